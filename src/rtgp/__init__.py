@@ -1,0 +1,24 @@
+"""Gaussian processes learned without the bias of truncated solvers or random features."""
+
+from rtgp import datasets, errors, operators, truncation
+from rtgp.linear_algebra import logdet, solve
+from rtgp.methods import CG, RRCG, Cholesky
+from rtgp.mll import MarginalLogLikelihood
+from rtgp.solvers import PivotedCholesky
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CG",
+    "RRCG",
+    "Cholesky",
+    "MarginalLogLikelihood",
+    "PivotedCholesky",
+    "__version__",
+    "datasets",
+    "errors",
+    "logdet",
+    "operators",
+    "solve",
+    "truncation",
+]

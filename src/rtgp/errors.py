@@ -1,0 +1,37 @@
+"""Every error the library raises on purpose.
+
+One root, `RTGPError`, which is a `ValueError`: catching that is enough. Each message states what was expected,
+what came instead, and what to do about it.
+"""
+
+
+class RTGPError(ValueError):
+    """Root of all errors raised by rtgp."""
+
+
+class InputError(RTGPError):
+    """Data of the wrong shape, type or content (NaN, infinity, mismatched rows)."""
+
+
+class SettingError(RTGPError):
+    """A setting outside its allowed range, or an unknown name."""
+
+
+class UnsupportedModelError(RTGPError):
+    """A model, kernel or likelihood that cannot be read."""
+
+
+class TruncationError(RTGPError):
+    """A truncation rule that would bias the series it is applied to."""
+
+
+class NotPositiveDefiniteError(RTGPError):
+    """A matrix that had to be positive definite and is not, at the working precision."""
+
+
+class ConvergenceError(RTGPError):
+    """An iterative solve that did not reach the working precision."""
+
+
+class PrecisionWarning(UserWarning):
+    """float32 cannot represent the system well enough for the result to be trusted."""

@@ -1,0 +1,355 @@
+"""A covariance matrix K(X, X) as a small tree that can be evaluated, and differentiated, block by block.
+
+Leaves are `Stationary` (closed formulas) and `Generic` (any GPyTorch kernel, by autograd over one block); inner nodes
+are `Scaled`, `Sum` and `Product`. Nothing here ever holds an n x n matrix or an autograd tape over one: a form knows
+the differentiable tensors it was made from (`tensors`), and `pullback` gives the gradient with respect to them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.kernels.formulas import RadialFormula, squared_distances
+
+Index = slice | Tensor  # which rows or columns: a slice, or an int64 tensor of positions
+Gradients = list[Tensor]  # one float64 accumulator per tensor of a form, in order
+
+
+class KernelForm(ABC):
+    """K(X, X), without noise. `size` points; blocks come in `dtype`."""
+
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The differentiable tensors the matrix is a function of (they carry their own autograd history)."""
+
+    @property
+    @abstractmethod
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        """The trainable kernel parameters, as the optimiser sees them (unconstrained), each once."""
+
+    @abstractmethod
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        """K[rows, cols], a new tensor without autograd history."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of K, (n,)."""
+
+    @abstractmethod
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        """Adds the gradient of sum(weight * K[rows, cols]) to `into`; `block` is K[rows, cols] if at hand."""
+
+    def zero_gradients(self) -> Gradients:
+        return [torch.zeros_like(t, dtype=torch.float64, requires_grad=False) for t in self.tensors]
+
+    @abstractmethod
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, dK[rows, cols] for each of its elements (numel, m, k)) for every hyperparameter."""
+
+    def derivatives(self, rows: Index, cols: Index, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, dK[rows, cols] @ v for each of its elements (numel, m, r)) for every hyperparameter."""
+        for parameter, tangent in self.tangents(rows, cols):
+            yield parameter, tangent @ v
+
+    @abstractmethod
+    def extended(self, x_new: Tensor) -> KernelForm:
+        """The same kernel on the old points followed by x_new."""
+
+
+def unique(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Each tensor once, by identity, in order."""
+    return tuple({id(t): t for t in tensors}.values())
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The unconstrained, trainable parameter behind a kernel quantity, and d quantity / d parameter (elementwise)."""
+
+    parameter: Tensor
+    jacobian: Tensor  # float64, the parameter's shape
+
+
+class Stationary(KernelForm):
+    """k(|z_i - z_j|^2) with z = x / lengthscale, kept in float64 whatever the working precision."""
+
+    def __init__(
+        self,
+        formula: RadialFormula,
+        x: Tensor,  # (n, d)
+        lengthscale: Tensor,  # (1, d) or (1, 1), with its history
+        raw_lengthscale: Raw | None,
+        select: Callable[[Tensor], Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        self.formula, self.x, self.select = formula, x, select
+        self.lengthscale, self.raw_lengthscale = lengthscale, raw_lengthscale
+        self.size, self.dtype, self.device = x.shape[0], dtype, x.device
+        # Only differences matter: centring keeps the expanded squares small.
+        x = x.double()
+        self.z = (x - x.detach().mean(0)) / lengthscale.double()  # (n, d)
+        self._z = self.z.detach()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.z,)
+
+    @property
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        return () if self.raw_lengthscale is None else (self.raw_lengthscale.parameter,)
+
+    def _squared(self, rows: Index, cols: Index) -> Tensor:
+        return squared_distances(self._z[rows], self._z[cols]).to(self.dtype)
+
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        return self.formula.value(self._squared(rows, cols))
+
+    def diagonal(self) -> Tensor:
+        return torch.ones(self.size, dtype=self.dtype, device=self.device)
+
+    def _slope(self, rows: Index, cols: Index, block: Tensor | None) -> Tensor:
+        if block is not None and self.formula.slope_from_value is not None:
+            return self.formula.slope_from_value(block)
+        return self.formula.slope(self._squared(rows, cols))
+
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        # dz_i += sum_j 2 H_ij (z_i - z_j),  dz_j -= sum_i 2 H_ij (z_i - z_j),  H = weight * slope.
+        # In float64: the same H enters both terms of each difference, so that nothing is lost in it.
+        h = self._slope(rows, cols, block).mul_(weight).double()
+        z_rows, z_cols = self._z[rows], self._z[cols]
+        into[0][rows] += 2.0 * (h.sum(1, keepdim=True) * z_rows - h @ z_cols)
+        into[0][cols] += 2.0 * (h.sum(0)[:, None] * z_cols - h.T @ z_rows)
+
+    def derivatives(self, rows: Index, cols: Index, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        # dK/dl_a = 2 slope (z_ia - z_ja)^2 (-1 / l_a): three products per input instead of n^2 d elementwise work.
+        if self.raw_lengthscale is None:
+            return
+        h = self._slope(rows, cols, None).double().mul_(-2.0)
+        v = v.double()
+        z_rows, z_cols = self._z[rows], self._z[cols]
+        plain = h @ v  # (m, r)
+        parts = []
+        for a in range(z_cols.shape[1]):
+            za, zb = z_rows[:, a, None], z_cols[:, a, None]
+            parts.append(za.square() * plain - 2.0 * za * (h @ (zb * v)) + h @ (zb.square() * v))
+        yield self.raw_lengthscale.parameter, self._chain(torch.stack(parts)).to(self.dtype)
+
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.raw_lengthscale is None:
+            return
+        h = self._slope(rows, cols, None).double().mul_(-2.0)
+        difference = self._z[rows].T[:, :, None] - self._z[cols].T[:, None, :]  # (d, m, k)
+        yield self.raw_lengthscale.parameter, self._chain(difference.square_().mul_(h)).to(self.dtype)
+
+    def _chain(self, per_input: Tensor) -> Tensor:
+        """From d/dlog-like parts per input (d, ...) to derivatives with respect to raw_lengthscale (numel, ...)."""
+        assert self.raw_lengthscale is not None
+        jacobian = self.raw_lengthscale.jacobian.reshape(-1)
+        factor = jacobian / self.lengthscale.detach().double().reshape(-1)
+        if jacobian.numel() == 1:
+            per_input = per_input.sum(0, keepdim=True)
+        return per_input * factor.reshape(-1, *([1] * (per_input.ndim - 1)))
+
+    def extended(self, x_new: Tensor) -> KernelForm:
+        x = torch.cat([self.x, self.select(x_new)])
+        return Stationary(self.formula, x, self.lengthscale, self.raw_lengthscale, self.select, self.dtype)
+
+
+class Generic(KernelForm):
+    """Any GPyTorch kernel: `evaluate(x1, x2)` gives a dense block with its autograd history."""
+
+    def __init__(
+        self,
+        evaluate: torch.nn.Module,  # forward(x1, x2) -> (m, k)
+        x: Tensor,  # (..., n, d)
+        select: Callable[[Tensor], Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        self.evaluate, self.x, self.select = evaluate, x, select
+        self.size, self.dtype, self.device = x.shape[-2], dtype, x.device
+        self._parameters = tuple(p for p in evaluate.parameters() if p.requires_grad)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self._parameters, self.x) if self.x.requires_grad else self._parameters
+
+    @property
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        return self._parameters
+
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        with torch.no_grad():
+            block: Tensor = self.evaluate(self.x[..., rows, :], self.x[..., cols, :])
+            return block.to(self.dtype).clone()
+
+    def diagonal(self) -> Tensor:
+        chunk = 256
+        starts = range(0, self.size, chunk)
+        return torch.cat([self.block(slice(s, s + chunk), slice(s, s + chunk)).diagonal() for s in starts])
+
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        inputs: list[Tensor] = list(self._parameters)
+        with torch.enable_grad():
+            x = self.x.detach()
+            if self.x.requires_grad:
+                x.requires_grad_(True)
+                inputs.append(x)
+            value = self.evaluate(x[..., rows, :], x[..., cols, :]) if inputs else x
+            if not value.requires_grad:
+                return
+            found = torch.autograd.grad(value, inputs, grad_outputs=weight.to(value.dtype), allow_unused=True)
+        for total, gradient in zip(into, found, strict=True):
+            if gradient is not None:
+                total += gradient
+
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        # The reverse pass is linear in its cotangent w; differentiating it in w gives the forward derivative.
+        # (Forward mode itself is not implemented by all the operations GPyTorch's kernels use.)
+        x = self.x.detach()
+        with torch.enable_grad():
+            value = self.evaluate(x[..., rows, :], x[..., cols, :])
+            if not value.requires_grad:
+                return
+            w = torch.zeros_like(value, requires_grad=True)
+            found = torch.autograd.grad(value, self._parameters, w, create_graph=True, allow_unused=True)
+        for parameter, gradient in zip(self._parameters, found, strict=True):
+            if gradient is None:
+                continue
+            pieces = [torch.autograd.grad(g, w, retain_graph=True)[0] for g in gradient.reshape(-1)]
+            yield parameter, torch.stack(pieces).to(self.dtype)
+
+    def extended(self, x_new: Tensor) -> KernelForm:
+        return Generic(self.evaluate, torch.cat([self.x, self.select(x_new)], dim=-2), self.select, self.dtype)
+
+
+class Scaled(KernelForm):
+    """scale * K, the scale a positive scalar with its autograd history (an outputscale or a constant)."""
+
+    def __init__(self, scale: Tensor, form: KernelForm, raw_scale: Raw | None = None) -> None:
+        self.scale, self.form, self.raw_scale = scale.reshape(()), form, raw_scale
+        self.size, self.dtype, self.device = form.size, form.dtype, form.device
+        self._scale = float(scale.detach())
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scale, *self.form.tensors)
+
+    @property
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        own = () if self.raw_scale is None else (self.raw_scale.parameter,)
+        return (*own, *self.form.hyperparameters)
+
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        return self.form.block(rows, cols).mul_(self._scale)
+
+    def diagonal(self) -> Tensor:
+        return self.form.diagonal() * self._scale
+
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        inner = self.form.block(rows, cols) if block is None else block / self._scale
+        into[0] += torch.sum(weight * inner, dtype=torch.float64)
+        self.form.pullback(rows, cols, weight * self._scale, into[1:], inner)
+
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.raw_scale is not None:
+            jacobian = float(self.raw_scale.jacobian)
+            yield self.raw_scale.parameter, self.form.block(rows, cols).mul_(jacobian)[None]
+        for parameter, tangent in self.form.tangents(rows, cols):
+            yield parameter, tangent * self._scale
+
+    def derivatives(self, rows: Index, cols: Index, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.raw_scale is not None:
+            jacobian = float(self.raw_scale.jacobian)
+            yield self.raw_scale.parameter, (self.form.block(rows, cols) @ v).mul_(jacobian)[None]
+        for parameter, product in self.form.derivatives(rows, cols, v):
+            yield parameter, product * self._scale
+
+    def extended(self, x_new: Tensor) -> KernelForm:
+        return Scaled(self.scale, self.form.extended(x_new), self.raw_scale)
+
+
+class _Composite(KernelForm):
+    def __init__(self, forms: Sequence[KernelForm]) -> None:
+        self.forms = tuple(forms)
+        self.size, self.dtype, self.device = forms[0].size, forms[0].dtype, forms[0].device
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for form in self.forms for tensor in form.tensors)
+
+    @property
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        return unique([parameter for form in self.forms for parameter in form.hyperparameters])
+
+    def _parts(self, into: Gradients) -> Iterator[tuple[KernelForm, Gradients]]:
+        start = 0
+        for form in self.forms:
+            stop = start + len(form.tensors)
+            yield form, into[start:stop]
+            start = stop
+
+    def extended(self, x_new: Tensor) -> KernelForm:
+        return type(self)([form.extended(x_new) for form in self.forms])
+
+
+class Sum(_Composite):
+    """K_1 + K_2 + ..."""
+
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        total = self.forms[0].block(rows, cols)
+        for form in self.forms[1:]:
+            total += form.block(rows, cols)
+        return total
+
+    def diagonal(self) -> Tensor:
+        return torch.stack([form.diagonal() for form in self.forms]).sum(0)
+
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        for form, part in self._parts(into):
+            form.pullback(rows, cols, weight, part)
+
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        for form in self.forms:
+            yield from form.tangents(rows, cols)
+
+    def derivatives(self, rows: Index, cols: Index, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for form in self.forms:
+            yield from form.derivatives(rows, cols, v)
+
+
+class Product(_Composite):
+    """K_1 * K_2 * ..., elementwise."""
+
+    def block(self, rows: Index, cols: Index) -> Tensor:
+        total = self.forms[0].block(rows, cols)
+        for form in self.forms[1:]:
+            total *= form.block(rows, cols)
+        return total
+
+    def diagonal(self) -> Tensor:
+        return torch.stack([form.diagonal() for form in self.forms]).prod(0)
+
+    def _others(self, blocks: list[Tensor], k: int) -> Tensor:
+        return math.prod((b for i, b in enumerate(blocks) if i != k), start=torch.ones_like(blocks[k]))
+
+    def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        blocks = [form.block(rows, cols) for form in self.forms]
+        for k, (form, part) in enumerate(self._parts(into)):
+            form.pullback(rows, cols, weight * self._others(blocks, k), part, blocks[k])
+
+    def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
+        blocks = [form.block(rows, cols) for form in self.forms]
+        for k, form in enumerate(self.forms):
+            others = self._others(blocks, k)
+            for parameter, tangent in form.tangents(rows, cols):
+                yield parameter, tangent * others

@@ -1,0 +1,187 @@
+"""Unbiased solves and log-determinants for any symmetric positive definite matrix, Gaussian processes or not.
+
+The same code as RR-CG: conjugate gradients as a series, truncated by Russian roulette. The matrix may be a tensor, a
+`linear_operator` object or a function v (n, r) -> A v; where that is differentiable, so are the results, and their
+gradients are unbiased too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator
+from torch import Tensor
+
+from rtgp.errors import InputError
+from rtgp.estimators import draw_probes, log_det, trace_vectors
+from rtgp.solvers import CGResult, IdentityPreconditioner, Output, PivotedCholesky, Preconditioner, conjugate_gradients
+from rtgp.solvers.preconditioner import ScaledPreconditioner, low_rank_of_matrix
+from rtgp.truncation import ResidualDriven, SurvivalRule, russian_roulette
+
+Product = Callable[[Tensor], Tensor]
+
+
+def solve(
+    A: Any,
+    b: Tensor,
+    truncation: SurvivalRule | None = None,
+    preconditioner: PivotedCholesky | Product | None = None,
+    generator: torch.Generator | None = None,
+    tolerance: float | None = None,
+) -> Tensor:
+    """An unbiased estimate of A^-1 b for b (n,) or (n, r), all columns with one truncation.
+
+    A: a tensor, a linear_operator or a function v -> A v. truncation: a rule from rtgp.truncation, ResidualDriven() by
+    default. preconditioner: settings, a function r -> P^-1 r, or None. For a loss that is linear in the result, the
+    gradient with respect to A and b is unbiased: it comes from a second solve with a truncation of its own.
+    """
+    if not isinstance(b, Tensor) or b.ndim not in (1, 2):
+        raise InputError(
+            f"Expected b as a tensor of shape (n,) or (n, r). Got {getattr(b, 'shape', type(b).__name__)}."
+        )
+    if not bool(torch.isfinite(b).all()):
+        raise InputError("The right-hand side b holds NaN or infinity.")
+    columns = b if b.ndim == 2 else b[:, None]
+    matrix = _Matrix.read(A, b.shape[0], b.dtype, b.device)
+    if matrix.size != b.shape[0]:
+        raise InputError(f"Expected b with {matrix.size} rows, as the matrix has. Got shape {tuple(b.shape)}.")
+    conditioner = _preconditioner(matrix, preconditioner, generator)
+    rule = ResidualDriven() if truncation is None else truncation
+
+    def solver(rhs: Tensor) -> Tensor:
+        return _run(matrix, rhs, rule, conditioner, generator, tolerance).solutions
+
+    estimate = solver(columns.detach())
+    # d(A^-1 b) = A^-1 (db - dA A^-1 b): the product carries the derivative of A, whatever A is.
+    result: Tensor = _ImplicitSolve.apply(matrix.product(estimate), columns, estimate, solver)  # type: ignore[no-untyped-call]
+    return result if b.ndim == 2 else result[:, 0]
+
+
+def logdet(
+    A: Any,
+    truncation: SurvivalRule | None = None,
+    preconditioner: PivotedCholesky | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    probes: int = 10,
+    size: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    tolerance: float | None = None,
+) -> Tensor:
+    """An unbiased estimate of log|A| from `probes` random vectors, differentiable where A is.
+
+    For a function, give its `size` n (and its dtype and device, where they are not torch's default and the CPU).
+    """
+    matrix = _Matrix.read(A, size, dtype or torch.get_default_dtype(), torch.device(device))
+    if preconditioner is not None and not isinstance(preconditioner, PivotedCholesky):
+        raise InputError("The preconditioner of logdet must be a PivotedCholesky or None: its determinant is needed.")
+    conditioner = _preconditioner(matrix, preconditioner, generator)
+    drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
+    rule = ResidualDriven() if truncation is None else truncation
+    result = _run(matrix, drawn.z, rule, conditioner, generator, tolerance)
+    value = log_det(result, slice(0, probes), 0, conditioner.logdet()).mean().to(matrix.dtype)
+    u, v = trace_vectors(drawn, result.solutions)
+    slope = (u * matrix.product(v)).sum()  # E[sum u^T dA v] = tr(A^-1 dA)
+    return value + (slope - slope.detach())
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """The three kinds of matrices seen as one."""
+
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    product: Product  # differentiable where the matrix is
+    matrix: Any  # the tensor or linear_operator; None for a function
+
+    @staticmethod
+    def read(A: Any, size: int | None, dtype: torch.dtype, device: torch.device) -> _Matrix:
+        if isinstance(A, (Tensor, LinearOperator)):
+            if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+                raise InputError(f"Expected a square matrix. Got shape {tuple(A.shape)}.")
+            return _Matrix(A.shape[0], A.dtype, torch.device(A.device), lambda v: A @ v, A)
+        if not callable(A):
+            raise InputError(f"Expected a tensor, a linear_operator or a function v -> A v. Got {type(A).__name__}.")
+        if size is None:
+            raise InputError("A product function does not tell its size: pass size=n.")
+        return _Matrix(size, dtype, device, A, None)
+
+    def detached_product(self, v: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.product(v)
+
+    def rows(self, index: Tensor) -> Tensor:
+        with torch.no_grad():
+            picked = self.matrix[index, :]
+            dense: Tensor = picked.to_dense() if isinstance(picked, LinearOperator) else picked
+            return dense.double()
+
+    def diagonal(self) -> Tensor:
+        with torch.no_grad():
+            diagonal: Tensor = self.matrix.diagonal()
+            return diagonal.double()
+
+
+def _run(
+    matrix: _Matrix,
+    rhs: Tensor,
+    rule: SurvivalRule,
+    preconditioner: Preconditioner,
+    generator: torch.Generator | None,
+    tolerance: float | None,
+) -> CGResult:
+    weighting = russian_roulette(rule, 1, generator)
+    weighting.require_support(matrix.size)
+    outputs = [Output(k, 0) for k in range(rhs.shape[1])]
+    return conjugate_gradients(matrix.detached_product, rhs, weighting, outputs, preconditioner, tolerance=tolerance)
+
+
+class _ImplicitSolve(torch.autograd.Function):
+    """Returns the estimate; backward solves once more, with a truncation of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, product: Tensor, b: Tensor, estimate: Tensor, solver: Product) -> Tensor:
+        ctx.solver = solver
+        return estimate.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        adjoint = ctx.solver(upstream[0])
+        return -adjoint, adjoint, None, None
+
+
+class _FunctionPreconditioner:
+    """A user's function r -> P^-1 r."""
+
+    def __init__(self, function: Product) -> None:
+        self._function = function
+
+    def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        solved = self._function(r)
+        return solved.clone(), (r * solved).sum(0, dtype=torch.float64)
+
+
+def _preconditioner(
+    matrix: _Matrix, wanted: PivotedCholesky | Product | None, generator: torch.Generator | None
+) -> Any:
+    if wanted is None:
+        return IdentityPreconditioner()
+    if isinstance(wanted, PivotedCholesky):
+        if matrix.matrix is None:
+            raise InputError(
+                "PivotedCholesky needs rows of the matrix, which a product function does not give. Pass A as a tensor "
+                "or a linear_operator, or the preconditioner as a function r -> P^-1 r."
+            )
+        made: ScaledPreconditioner = low_rank_of_matrix(wanted, matrix.diagonal(), matrix.rows, matrix.dtype, generator)
+        return made
+    if callable(wanted):
+        return _FunctionPreconditioner(wanted)
+    raise InputError(
+        "The 'preconditioner' parameter must be a PivotedCholesky, a function r -> P^-1 r, or None. "
+        f"Got {type(wanted).__name__} instead."
+    )

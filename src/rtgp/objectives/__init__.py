@@ -1,0 +1,17 @@
+"""Estimates of the negative log marginal likelihood and its gradient."""
+
+from rtgp.objectives.cholesky import CholeskyObjective
+from rtgp.objectives.krylov import KrylovObjective, KrylovSettings
+from rtgp.objectives.krylov_run import Truncation
+from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, Objective
+
+__all__ = [
+    "Batch",
+    "CholeskyObjective",
+    "EstimateStats",
+    "KrylovObjective",
+    "KrylovSettings",
+    "LossEstimate",
+    "Objective",
+    "Truncation",
+]

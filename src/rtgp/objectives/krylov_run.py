@@ -1,0 +1,103 @@
+"""One batched run of conjugate gradients, and what it says about the log marginal likelihood.
+
+Columns: the residual of the (warm-started) y-solve, the probes, and, where the probes cannot give it, one more probe
+for the log-determinant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.estimators import Probes, gradient_vectors, inverse_quadratic, log_det, trace_vectors
+from rtgp.estimators.probes import ProbeSource
+from rtgp.solvers import CGResult, WhitenedSystem
+from rtgp.solvers.lanczos import log_derivative_vectors
+from rtgp.truncation import SurvivalRule, Weighting, coupled_pair, fixed, russian_roulette
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Where the series end: `start` begins a run; which of its draws the two y-solves and the probes take."""
+
+    start: Callable[[torch.Generator | None], Weighting]
+    first: int
+    second: int
+    probes: int
+
+    @staticmethod
+    def plain(iterations: int | None) -> Truncation:
+        """Plain CG: the first `iterations` terms, unweighted (None: all of them)."""
+        return Truncation(lambda generator: fixed(iterations), 0, 0, 0)
+
+    @staticmethod
+    def independent(rule: SurvivalRule) -> Truncation:
+        """Russian roulette as in the paper: three truncations, each with the rule's survival."""
+        return Truncation(lambda generator: russian_roulette(rule, 3, generator), 0, 1, 2)
+
+    @staticmethod
+    def coupled(rule: SurvivalRule) -> Truncation:
+        """Russian roulette whose rule gives the length of the whole run, J_z = max(J_1, J_2)."""
+        return Truncation(lambda generator: coupled_pair(rule, generator), 0, 1, 2)
+
+
+@dataclass(frozen=True)
+class KrylovRun:
+    """A finished run on A = S K S + I; everything in whitened coordinates."""
+
+    system: WhitenedSystem
+    preconditioner: ProbeSource
+    truncation: Truncation
+    probes: Probes
+    value_columns: slice  # columns whose probes have covariance P
+    target: Tensor  # (n, 1): S residual
+    start: Tensor  # (n, 1): where the y-solve began
+    remainder: Tensor  # (n, 1): target - A start, the first column
+    result: CGResult
+
+    def y_solves(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A^-1 target (n,): with the first truncation, with the second, and unweighted."""
+        solves = self.start + self.result.solutions[:, :3]
+        return solves[:, 0], solves[:, 1], solves[:, 2]
+
+    def log_det(self) -> Tensor:
+        """log|A|, the mean over probes."""
+        draw = self.truncation.probes
+        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet()).mean()
+
+    def quadratic(self) -> Tensor:
+        """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
+        first = inverse_quadratic(self.result, 0, self.truncation.first)
+        second = inverse_quadratic(self.result, 0, self.truncation.second)
+        known = (self.start * (self.target + self.remainder)).sum(dtype=torch.float64)
+        return known + 0.5 * (first + second)
+
+    def gradient_vectors(self) -> tuple[Tensor, Tensor]:
+        """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
+        first, second, _ = self.y_solves()
+        return gradient_vectors(trace_vectors(self.probes, self.result.solutions[:, 3:]), first, second)
+
+    def derivative_of_value_vectors(self) -> tuple[Tensor, Tensor]:
+        """u, v with sum u^T dA v = the derivative of value itself, probes and preconditioner held fixed.
+
+        Unbiased like `gradient_vectors`, and consistent with the value, which line searches need; costs as many
+        columns as there were iterations.
+        """
+        result, columns = self.result, range(result_width(self.value_columns))
+        left, right = [], []
+        assert result.basis is not None
+        for k in columns:
+            column = self.value_columns.start + k
+            u, v = log_derivative_vectors(result.gamma[:, column], result.beta[:, column], result.basis[:, :, k])
+            left.append(u * (result.squares[0, column] / len(columns)))
+            right.append(v)
+        first, second, _ = self.y_solves()
+        trace = torch.cat(left, dim=1).to(first.dtype), torch.cat(right, dim=1).to(first.dtype)
+        return gradient_vectors(trace, first, second)
+
+
+def result_width(columns: slice) -> int:
+    return int(columns.stop - columns.start)

@@ -1,0 +1,71 @@
+"""What an objective is given and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rtgp.kernels import KernelForm
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One Gaussian process with its data: residual ~ N(0, K + noise)."""
+
+    form: KernelForm  # K(X, X), without noise
+    noise: Tensor  # () or (n,): variances, with their autograd history
+    residual: Tensor  # (n,): y - mean(X), with its autograd history
+
+
+@dataclass(frozen=True)
+class EstimateStats:
+    """How an estimate came about."""
+
+    method: str
+    dtype: torch.dtype
+    log_det: float  # of K + noise
+    quadratic: float  # residual^T (K + noise)^-1 residual
+    condition: float  # upper bound of the condition number of K + noise
+    iterations: int = 0
+    truncations: tuple[int, ...] = ()
+    residual: float = 0.0  # error proxy at the end of the run, 1 = nothing solved
+    frozen: int = 0  # columns that reached the working precision
+    columns: int = 0  # right-hand sides in the run
+    rank: int = 0  # of the preconditioner
+    rebuilt: bool = False  # whether the preconditioner was made anew
+    probe_kind: str = ""
+
+
+@dataclass(frozen=True)
+class LossEstimate:
+    """An estimate of the negative log marginal likelihood (not divided by n).
+
+    surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached.
+    """
+
+    surrogate: Tensor
+    value: Tensor
+    stats: EstimateStats
+
+
+class Objective(Protocol):
+    """Estimates the negative log marginal likelihood and its gradient."""
+
+    def __call__(self, batch: Batch, generator: torch.Generator | None) -> LossEstimate: ...
+
+    def reset(self) -> None:
+        """Forget everything held between calls."""
+        ...
+
+
+def surrogate_loss(kernel_term: Tensor, noise_weights: Tensor, solve: Tensor, batch: Batch) -> Tensor:
+    """A scalar whose gradient is that of the loss: through K, through the noise variances, through the residual.
+
+    noise_weights (n,): dL/dnoise_i; solve (n,): (K + noise)^-1 residual.
+    """
+    noise = (batch.noise.expand(batch.form.size) * noise_weights.to(batch.noise.dtype)).sum()
+    data = (batch.residual * solve.to(batch.residual.dtype)).sum()
+    return kernel_term + noise.to(kernel_term.dtype) + data.to(kernel_term.dtype)

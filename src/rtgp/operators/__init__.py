@@ -1,0 +1,18 @@
+"""K(X, X) as an operator: products, gradients and rows, without an autograd tape over n x n."""
+
+from rtgp.operators.choose import Choice, choose, make, make_from_form
+from rtgp.operators.dense import DenseOperator
+from rtgp.operators.protocol import CrossOperator, KernelOperator, attach_gradients
+from rtgp.operators.tiled import TiledOperator
+
+__all__ = [
+    "Choice",
+    "CrossOperator",
+    "DenseOperator",
+    "KernelOperator",
+    "TiledOperator",
+    "attach_gradients",
+    "choose",
+    "make",
+    "make_from_form",
+]

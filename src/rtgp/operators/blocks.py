@@ -1,0 +1,93 @@
+"""What the dense and the tiled operator share: everything but the product itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from rtgp.kernels.forms import KernelForm, Scaled, unique
+from rtgp.operators.protocol import CrossOperator, attach_gradients, tiles
+
+
+class BlockOperator(ABC):
+    """K = scale * K_unit, evaluated in square tiles. The scale is kept apart from K_unit, whose entries then use the
+    whole of a float32 however large outputscale / noise becomes."""
+
+    def __init__(self, form: KernelForm, tile: int) -> None:
+        self.form, self.tile = form, tile
+        self._unit = form.form if isinstance(form, Scaled) else form
+        self._scale = float(form.scale.detach()) if isinstance(form, Scaled) else 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.form.size, self.form.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.form.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.form.device
+
+    @property
+    def hyperparameters(self) -> tuple[Tensor, ...]:
+        return self.form.hyperparameters
+
+    @abstractmethod
+    def matmul(self, v: Tensor) -> Tensor:
+        """K v, (n, r) -> (n, r)."""
+
+    @abstractmethod
+    def _block(self, rows: slice, cols: slice) -> Tensor:
+        """K_unit[rows, cols]; the caller does not write to it."""
+
+    def _upper_tiles(self) -> Iterator[tuple[slice, slice]]:
+        """Every pair of tiles on or above the diagonal: K is symmetric."""
+        pieces = tiles(slice(0, self.form.size), self.tile)
+        for i, rows in enumerate(pieces):
+            for cols in pieces[i:]:
+                yield rows, cols
+
+    def contract(self, weight: Callable[[slice, slice], Tensor]) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        gradients = self._unit.zero_gradients()
+        differentiable = any(t.requires_grad for t in self._unit.tensors)
+        for rows, cols in self._upper_tiles():
+            block, w = self._block(rows, cols), weight(rows, cols)
+            times = 1.0 if rows == cols else 2.0  # the mirror image below the diagonal
+            total += torch.sum(w * block, dtype=torch.float64) * times
+            if differentiable:
+                self._unit.pullback(rows, cols, w * (times * self._scale), gradients, block)
+        if isinstance(self.form, Scaled):
+            return attach_gradients(total * self._scale, self.form.tensors, [total, *gradients])
+        return attach_gradients(total, self.form.tensors, gradients)
+
+    def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
+        left = torch.cat([u, v], dim=1).detach() * 0.5  # (n, 2r): the symmetric part of sum_r u_r v_r^T
+        right = torch.cat([v, u], dim=1).detach().T.contiguous()
+        return self.contract(lambda rows, cols: left[rows] @ right[:, cols])
+
+    def diagonal(self) -> Tensor:
+        return self.form.diagonal()
+
+    def rows(self, index: Tensor) -> Tensor:
+        return self.form.block(index, slice(0, self.form.size))
+
+    def derivative_matmul(self, v: Tensor) -> Tensor:
+        parameters = unique(self.form.hyperparameters)
+        results = {id(p): v.new_zeros(p.numel(), *v.shape) for p in parameters}
+        everything = slice(0, self.form.size)
+        for rows in tiles(everything, self.tile):
+            for cols in tiles(everything, self.tile):
+                for parameter, product in self.form.derivatives(rows, cols, v[cols]):
+                    results[id(parameter)][:, rows] += product
+        return torch.cat([results[id(p)] for p in parameters]) if parameters else v.new_zeros(0, *v.shape)
+
+    def cross(self, x_new: Tensor) -> CrossOperator:
+        n = self.form.size
+        joint = self.form.extended(x_new)
+        return CrossOperator(joint, slice(n, joint.size), slice(0, n), self.tile)

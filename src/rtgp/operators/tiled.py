@@ -1,0 +1,24 @@
+"""K recomputed tile by tile: O(n) memory, any kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rtgp.operators.blocks import BlockOperator
+
+
+class TiledOperator(BlockOperator):
+    """K(X, X), never stored; each tile above the diagonal serves its mirror image too."""
+
+    def _block(self, rows: slice, cols: slice) -> Tensor:
+        return self._unit.block(rows, cols)
+
+    def matmul(self, v: Tensor) -> Tensor:
+        result = torch.zeros_like(v)
+        for rows, cols in self._upper_tiles():
+            block = self._block(rows, cols)
+            result[rows] += block @ v[cols]
+            if rows != cols:
+                result[cols] += block.T @ v[rows]
+        return result.mul_(self._scale)
