@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from rtgp.errors import InputError
+from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError
 from rtgp.estimators import draw_probes, log_det, trace_vectors
 from rtgp.solvers import CGResult, IdentityPreconditioner, Output, PivotedCholesky, Preconditioner, conjugate_gradients
+from rtgp.solvers.cg import WORKING_PRECISION
 from rtgp.solvers.preconditioner import ScaledPreconditioner, low_rank_of_matrix
 from rtgp.truncation import ResidualDriven, SurvivalRule, russian_roulette
 
 Product = Callable[[Tensor], Tensor]
+SYMMETRY = {torch.float32: 1e-4, torch.float64: 1e-8}  # largest |A - A^T| over largest |A| taken for rounding
 
 
 def solve(
@@ -39,15 +42,18 @@ def solve(
     gradient with respect to A and b is unbiased: it comes from a second solve with a truncation of its own.
     """
     if not isinstance(b, Tensor) or b.ndim not in (1, 2):
-        raise InputError(
-            f"Expected b as a tensor of shape (n,) or (n, r). Got {getattr(b, 'shape', type(b).__name__)}."
-        )
-    if not bool(torch.isfinite(b).all()):
-        raise InputError("The right-hand side b holds NaN or infinity.")
-    columns = b if b.ndim == 2 else b[:, None]
+        came = f"shape {tuple(b.shape)}" if isinstance(b, Tensor) else type(b).__name__
+        raise InputError(f"Expected b as a tensor of shape (n,) or (n, r). Got {came} instead.")
     matrix = _Matrix.read(A, b.shape[0], b.dtype, b.device)
     if matrix.size != b.shape[0]:
         raise InputError(f"Expected b with {matrix.size} rows, as the matrix has. Got shape {tuple(b.shape)}.")
+    if (matrix.dtype, matrix.device) != (b.dtype, b.device):
+        raise InputError(
+            f"Expected b in the matrix's {matrix.dtype} on {matrix.device}. Got {b.dtype} on {b.device}: pass b.to(A)."
+        )
+    if not bool(torch.isfinite(b).all()):
+        raise InputError("Expected a finite right-hand side b. Got NaN or infinity: check what computed it.")
+    columns = b if b.ndim == 2 else b[:, None]
     conditioner = _preconditioner(matrix, preconditioner, generator)
     rule = ResidualDriven() if truncation is None else truncation
 
@@ -77,8 +83,13 @@ def logdet(
     For a function, give its `size` n (and its dtype and device, where they are not torch's default and the CPU).
     """
     matrix = _Matrix.read(A, size, dtype or torch.get_default_dtype(), torch.device(device))
+    if isinstance(probes, bool) or not isinstance(probes, int) or probes < 1:
+        raise SettingError(f"The 'probes' parameter of logdet must be a positive integer. Got {probes!r} instead.")
     if preconditioner is not None and not isinstance(preconditioner, PivotedCholesky):
-        raise InputError("The preconditioner of logdet must be a PivotedCholesky or None: its determinant is needed.")
+        raise InputError(
+            "The preconditioner of logdet must be a PivotedCholesky or None: its determinant is needed. "
+            f"Got {type(preconditioner).__name__} instead."
+        )
     conditioner = _preconditioner(matrix, preconditioner, generator)
     drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
     rule = ResidualDriven() if truncation is None else truncation
@@ -103,28 +114,60 @@ class _Matrix:
     def read(A: Any, size: int | None, dtype: torch.dtype, device: torch.device) -> _Matrix:
         if isinstance(A, (Tensor, LinearOperator)):
             if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
-                raise InputError(f"Expected a square matrix. Got shape {tuple(A.shape)}.")
-            return _Matrix(A.shape[0], A.dtype, torch.device(A.device), lambda v: A @ v, A)
-        if not callable(A):
+                raise InputError(f"Expected a square matrix, (n, n). Got shape {tuple(A.shape)}: pass one at a time.")
+            size, dtype, device, product = A.shape[0], A.dtype, torch.device(A.device), lambda v: A @ v
+        elif not callable(A):
             raise InputError(f"Expected a tensor, a linear_operator or a function v -> A v. Got {type(A).__name__}.")
-        if size is None:
-            raise InputError("A product function does not tell its size: pass size=n.")
-        return _Matrix(size, dtype, device, A, None)
+        else:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise InputError(f"A product function does not tell its size: pass size=n. Got size={size!r}.")
+            product = _checked_product(A)
+        if dtype not in WORKING_PRECISION:
+            raise InputError(f"Expected a matrix in torch.float32 or torch.float64. Got {dtype}: convert it first.")
+        if isinstance(A, Tensor):
+            _check_entries(A.detach())
+        return _Matrix(size, dtype, device, product, A if isinstance(A, (Tensor, LinearOperator)) else None)
 
     def detached_product(self, v: Tensor) -> Tensor:
         with torch.no_grad():
             return self.product(v)
 
     def rows(self, index: Tensor) -> Tensor:
-        with torch.no_grad():
-            picked = self.matrix[index, :]
-            dense: Tensor = picked.to_dense() if isinstance(picked, LinearOperator) else picked
-            return dense.double()
+        if isinstance(self.matrix, Tensor):
+            return self.matrix.detach()[index].double()
+        # Indexing is slow, or warns, for many kinds of linear_operator; a product with unit vectors serves all.
+        units = torch.zeros(self.size, len(index), dtype=self.dtype, device=self.device)
+        units[index, torch.arange(len(index), device=self.device)] = 1.0
+        return self.detached_product(units).T.double()
 
     def diagonal(self) -> Tensor:
-        with torch.no_grad():
-            diagonal: Tensor = self.matrix.diagonal()
-            return diagonal.double()
+        diagonal: Tensor = self.matrix.diagonal()
+        return diagonal.detach().double()
+
+
+def _check_entries(A: Tensor) -> None:
+    if not bool(torch.isfinite(A).all()):
+        raise InputError("Expected a finite matrix. Got NaN or infinity: check what computed it.")
+    # Conjugate gradients on another matrix return something plausible and wrong.
+    asymmetry = float((A - A.mT).abs().max())
+    if asymmetry > SYMMETRY[A.dtype] * float(A.abs().max()):
+        raise InputError(
+            f"Expected a symmetric matrix. Got entries that differ from their mirror image by up to {asymmetry:.1e}: "
+            "pass (A + A.mT) / 2 if that is rounding."
+        )
+
+
+def _checked_product(function: Product) -> Product:
+    def product(v: Tensor) -> Tensor:
+        result = function(v)
+        if not isinstance(result, Tensor) or result.shape != v.shape or result.dtype != v.dtype:
+            came = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+            raise InputError(
+                f"Expected a product function (n, r) -> (n, r). Given {v.dtype} {tuple(v.shape)}, it returned {came}."
+            )
+        return result
+
+    return product
 
 
 def _run(
@@ -138,7 +181,11 @@ def _run(
     weighting = russian_roulette(rule, 1, generator)
     weighting.require_support(matrix.size)
     outputs = [Output(k, 0) for k in range(rhs.shape[1])]
-    return conjugate_gradients(matrix.detached_product, rhs, weighting, outputs, preconditioner, tolerance=tolerance)
+    # Rounding makes CG need more than n steps; a draw that survives that long must not fail where it could go on.
+    limit = 1000 + 20 * matrix.size
+    return conjugate_gradients(
+        matrix.detached_product, rhs, weighting, outputs, preconditioner, tolerance=tolerance, max_iterations=limit
+    )
 
 
 class _ImplicitSolve(torch.autograd.Function):
@@ -150,6 +197,7 @@ class _ImplicitSolve(torch.autograd.Function):
         return estimate.clone()
 
     @staticmethod
+    @once_differentiable  # a second derivative would need a third, independent solve
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         adjoint = ctx.solver(upstream[0])
         return -adjoint, adjoint, None, None
@@ -159,11 +207,19 @@ class _FunctionPreconditioner:
     """A user's function r -> P^-1 r."""
 
     def __init__(self, function: Product) -> None:
-        self._function = function
+        self._function = _checked_product(function)
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        solved = self._function(r)
-        return solved.clone(), (r * solved).sum(0, dtype=torch.float64)
+        with torch.no_grad():
+            solved = self._function(r)
+        squares = (r * solved).sum(0, dtype=torch.float64)
+        # Such a column would look solved, and its series would end unnoticed.
+        if not bool(((squares > 0) | (r == 0).all(0)).all()):
+            raise NotPositiveDefiniteError(
+                "Expected a preconditioner r -> P^-1 r with P symmetric positive definite. "
+                f"Got r^T P^-1 r = {float(squares.min()):.1e}: check its sign and that it returns no NaN."
+            )
+        return solved.clone(), squares
 
 
 def _preconditioner(

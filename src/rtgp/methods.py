@@ -71,7 +71,7 @@ class RRCG:
     operator: str = "auto"
 
     def __post_init__(self) -> None:
-        if not hasattr(self.truncation, "log_survival_given"):
+        if isinstance(self.truncation, type) or not isinstance(self.truncation, SurvivalRule):
             raise SettingError(
                 "The 'truncation' parameter of RRCG must be a rule from rtgp.truncation, such as "
                 f"ExponentialDecay(rate=0.05, minimum=80) or ResidualDriven(). Got {self.truncation!r} instead."
@@ -132,10 +132,16 @@ def _check_krylov(method: CG | RRCG) -> None:
             f"The 'preconditioner' parameter of {type(method).__name__} must be a PivotedCholesky or None. "
             f"Got {method.preconditioner!r} instead."
         )
-    if method.tolerance is not None and not 0.0 < method.tolerance < 1.0:
+    if not isinstance(method.warm_start, bool):
+        raise SettingError(
+            f"The 'warm_start' parameter of {type(method).__name__} must be True or False. "
+            f"Got {method.warm_start!r} instead."
+        )
+    tolerance = method.tolerance
+    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0.0 < tolerance < 1.0):
         raise SettingError(
             f"The 'tolerance' parameter of {type(method).__name__} must be None or between 0 and 1. "
-            f"Got {method.tolerance!r} instead."
+            f"Got {tolerance!r} instead."
         )
 
 
@@ -147,12 +153,14 @@ def resolve_method(method: str | Method) -> Method:
     if isinstance(method, str):
         if method not in METHODS:
             names = ", ".join(repr(name) for name in METHODS)
-            raise SettingError(f"The 'method' parameter must be one of {names}, or a settings object. Got {method!r}.")
+            raise SettingError(
+                f"The 'method' parameter must be one of {names}, or a settings object. Got {method!r} instead."
+            )
         made: Method = METHODS[method]()
         return made
-    if not hasattr(method, "make_objective"):
+    if isinstance(method, type) or not hasattr(method, "make_objective"):
         raise SettingError(
             "The 'method' parameter must be a name or a settings object such as rtgp.RRCG(). "
-            f"Got {type(method).__name__} instead."
+            f"Got {method!r:.100} instead."
         )
     return method

@@ -10,12 +10,17 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import GP
 from linear_operator.operators import ConstantDiagLinearOperator
+from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 
-from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.kernels import read_covariance
+from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError, UnsupportedModelError
+from rtgp.kernels import KernelForm, read_covariance
 from rtgp.methods import RRCG, Method, resolve_method
 from rtgp.objectives import Batch, EstimateStats
+
+
+class NotPSDCovarianceError(NotPositiveDefiniteError, NotPSDError):
+    """What GPyTorch raises in this place too: callers that expect it (BoTorch starts anew) find it."""
 
 
 class MarginalLogLikelihood(ExactMarginalLogLikelihood):
@@ -41,14 +46,17 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         if not isinstance(likelihood, (GaussianLikelihood, FixedNoiseGaussianLikelihood)):
             raise UnsupportedModelError(
                 "Expected a GaussianLikelihood or a FixedNoiseGaussianLikelihood. "
-                f"Got {type(likelihood).__name__}: the marginal likelihood is a closed form for Gaussian noise only."
+                f"Got {type(likelihood).__name__}: the marginal likelihood has a closed form for Gaussian noise only. "
+                "Use one of these two, or gpytorch.mlls.VariationalELBO for other likelihoods."
             )
         if not isinstance(model, GP):
             raise UnsupportedModelError(
-                f"Expected a GPyTorch model (gpytorch.models.ExactGP). Got {type(model).__name__} instead."
+                f"Expected a GPyTorch model (gpytorch.models.ExactGP). Got {type(model).__name__} instead: "
+                "call MarginalLogLikelihood(likelihood, model), in this order."
             )
         if draws not in ("fresh", "frozen"):
             raise SettingError(f"The 'draws' parameter must be 'fresh' or 'frozen'. Got {draws!r} instead.")
+        _check_train_inputs(model)
         super().__init__(likelihood, model)
         self.method = resolve_method(RRCG() if method is None else method)
         self.draws = draws
@@ -65,11 +73,14 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
     def forward(self, function_dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Tensor:
         """The estimate for the model's output on its training inputs, `model(train_x)`, and the targets."""
         batch = self._read(function_dist, target, *params, **kwargs)
-        estimate = self._objective(batch, self._call_generator())
+        try:
+            estimate = self._objective(batch, self._call_generator())
+        except NotPositiveDefiniteError as error:
+            raise NotPSDCovarianceError(str(error)) from error
         self.last = estimate.stats
         # The value of the estimate, with the gradient of the surrogate.
         loss = estimate.value + (estimate.surrogate - estimate.surrogate.detach())
-        total: Tensor = self._add_other_terms(-loss.to(target.dtype), params)
+        total: Tensor = self._add_other_terms(-loss.to(batch.residual.dtype), params)
         return total / batch.form.size
 
     def _call_generator(self) -> torch.Generator | None:
@@ -80,37 +91,108 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         return torch.Generator().manual_seed(self._seed)
 
     def _read(self, dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Batch:
-        if isinstance(dist, MultitaskMultivariateNormal):
-            raise UnsupportedModelError(
-                "Multitask models are not supported: model the tasks one by one, or use gpytorch.mlls."
-            )
-        if not isinstance(dist, MultivariateNormal):
+        _check_train_inputs(self.model)
+        mean = _mean_of(dist)
+        _check_target(target, mean)
+        form = self._form_of(dist)
+        return Batch(form, self._noise_for(mean, *params, **kwargs), target - mean)
+
+    def _form_of(self, dist: MultivariateNormal) -> KernelForm:
+        try:
+            form = read_covariance(dist.lazy_covariance_matrix)
+        except UnsupportedModelError as error:
+            if self.model.training:
+                raise
             raise InputError(
-                "Expected the model's output on its training inputs, a MultivariateNormal. "
-                f"Got {type(dist).__name__} instead: call mll(model(train_x), train_y)."
-            )
-        mean = dist.mean
-        if mean.ndim != 1 or target.shape != mean.shape:
-            raise InputError(
-                f"Expected targets of shape (n,) = {tuple(mean.shape[-1:])}, one for each training point. "
-                f"Got targets of shape {tuple(target.shape)} and a model output of shape {tuple(mean.shape)}. "
-                "Batches of models are not supported: train one model at a time."
-            )
-        if not bool(torch.isfinite(target).all()):
-            raise InputError(f"The targets hold NaN or infinity (first at row {_first_bad(target)}). Drop those rows.")
-        form = read_covariance(dist.lazy_covariance_matrix)
+                "Expected the model's prior on its training inputs. The model is in eval mode, in which model(x) is "
+                "the posterior: call model.train() before mll(model(train_x), train_y)."
+            ) from error
         for tensor in form.tensors:
             if not bool(torch.isfinite(tensor).all()):
                 raise InputError(
-                    "NaN or infinity in the inputs or in the kernel's parameters. Check that X is finite and that no "
-                    "parameter has diverged; a smaller learning rate helps against the latter."
+                    "Expected finite kernel inputs and parameters. Got NaN or infinity: a parameter has diverged, or "
+                    "the features that a network passes to the kernel have. Lower the learning rate, or constrain the "
+                    "parameter."
                 )
+        return form
+
+    def _noise_for(self, mean: Tensor, *params: Any, **kwargs: Any) -> Tensor:
+        """The noise variances, () or (n,)."""
+        n = mean.shape[0]
+        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood) and "noise" not in kwargs:
+            _check_noise_shape(self.likelihood.noise_covar.noise, n)
         noise = self.likelihood._shaped_noise_covar(mean.shape, *params, **kwargs)
-        variances = noise.diag_values if isinstance(noise, ConstantDiagLinearOperator) else noise.diagonal()
-        if not bool((variances > 0).all()):
-            raise InputError("The noise variances must be positive and finite. Give every point a positive noise.")
-        return Batch(form, variances.reshape(()) if variances.numel() == 1 else variances, target - mean)
+        variances: Tensor = noise.diag_values if isinstance(noise, ConstantDiagLinearOperator) else noise.diagonal()
+        if variances.numel() == 1:
+            variances = variances.reshape(())
+        else:
+            _check_noise_shape(variances, n)
+        if not bool(((variances > 0) & torch.isfinite(variances)).all()):
+            raise InputError(
+                "Expected noise variances that are positive and finite. "
+                f"Got values between {float(variances.detach().min()):.3g} and {float(variances.detach().max()):.3g}: "
+                "give every point a positive noise, such as 1e-4 times the variance of the targets."
+            )
+        return variances
 
 
-def _first_bad(target: Tensor) -> int:
-    return int((~torch.isfinite(target)).nonzero()[0, 0])
+def _check_train_inputs(model: GP) -> None:
+    for x in getattr(model, "train_inputs", None) or ():
+        if isinstance(x, Tensor) and not bool(torch.isfinite(x).all()):
+            where = ", ".join(str(i) for i in (~torch.isfinite(x)).nonzero()[0].tolist())
+            raise InputError(
+                f"Expected finite training inputs. Got NaN or infinity, first at [{where}]: drop those rows or fill "
+                "the gaps before the model is made."
+            )
+
+
+def _mean_of(dist: MultivariateNormal) -> Tensor:
+    if isinstance(dist, MultitaskMultivariateNormal):
+        raise UnsupportedModelError(
+            "Expected a model of one output. Got a multitask model (its output is a MultitaskMultivariateNormal): "
+            "train one model for each task, or use gpytorch.mlls."
+        )
+    if not isinstance(dist, MultivariateNormal):
+        raise InputError(
+            "Expected the model's output on its training inputs, a MultivariateNormal. "
+            f"Got {type(dist).__name__} instead: call mll(model(train_x), train_y)."
+        )
+    mean: Tensor = dist.mean
+    if mean.ndim != 1:
+        raise UnsupportedModelError(
+            f"Expected one model, whose output has shape (n,). Got a batch of models, of output shape "
+            f"{tuple(mean.shape)}: train one model at a time, one for each output."
+        )
+    if not bool(torch.isfinite(mean).all()):
+        raise InputError(
+            "Expected a finite prior mean. Got NaN or infinity: a parameter of the mean has diverged. "
+            "Lower the learning rate."
+        )
+    return mean
+
+
+def _check_target(target: Tensor, mean: Tensor) -> None:
+    if not isinstance(target, Tensor):
+        raise InputError(
+            f"Expected targets as a torch.Tensor. Got {type(target).__name__} instead: pass torch.as_tensor(train_y)."
+        )
+    if not target.is_floating_point():
+        raise InputError(f"Expected targets of a floating-point dtype. Got {target.dtype}: pass train_y.to(train_x).")
+    if target.shape != mean.shape:
+        flat = target.numel() == mean.numel()
+        raise InputError(
+            f"Expected targets of shape {tuple(mean.shape)}, one for each training point. "
+            f"Got shape {tuple(target.shape)}: "
+            + ("pass train_y.reshape(-1)." if flat else "pass as many targets as the model has training points.")
+        )
+    if not bool(torch.isfinite(target).all()):
+        row = int((~torch.isfinite(target)).nonzero()[0, 0])
+        raise InputError(f"Expected finite targets. Got NaN or infinity, first at row {row}: drop those rows.")
+
+
+def _check_noise_shape(noise: Tensor, n: int) -> None:
+    if noise.shape != (n,):
+        raise InputError(
+            f"Expected one noise variance, or one for each of the {n} training points. Got shape "
+            f"{tuple(noise.shape)}: make the likelihood without a batch shape and with noise of shape ({n},)."
+        )

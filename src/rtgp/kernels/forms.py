@@ -11,9 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from rtgp.kernels.formulas import RadialFormula, squared_distances
 
@@ -216,7 +218,7 @@ class Generic(KernelForm):
         # The reverse pass is linear in its cotangent w; differentiating it in w gives the forward derivative.
         # (Forward mode itself is not implemented by all the operations GPyTorch's kernels use.)
         x = self.x.detach()
-        with torch.enable_grad():
+        with torch.enable_grad(), _TwiceDifferentiableDistances():
             value = self.evaluate(x[..., rows, :], x[..., cols, :])
             if not value.requires_grad:
                 return
@@ -230,6 +232,16 @@ class Generic(KernelForm):
 
     def extended(self, x_new: Tensor) -> KernelForm:
         return Generic(self.evaluate, torch.cat([self.x, self.select(x_new)], dim=-2), self.select, self.dtype)
+
+
+class _TwiceDifferentiableDistances(TorchFunctionMode):
+    """Within it torch.cdist, which GPyTorch's kernels use and which has no second derivative, is plain arithmetic."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.cdist:
+            return func(*args, **(kwargs or {}))
+        squared = (args[0].unsqueeze(-2) - args[1].unsqueeze(-3)).square().sum(-1)
+        return squared.clamp_min(1e-30).sqrt()  # clamped: no gradient where two points are equal, as in cdist
 
 
 class Scaled(KernelForm):

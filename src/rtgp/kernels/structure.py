@@ -11,6 +11,8 @@ from gpytorch import kernels
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from linear_operator.operators import (
     ConstantMulLinearOperator,
+    DenseLinearOperator,
+    DiagLinearOperator,
     LinearOperator,
     MulLinearOperator,
     PsdSumLinearOperator,
@@ -62,11 +64,23 @@ def read_kernel(kernel: kernels.Kernel, x: Tensor, dtype: torch.dtype | None = N
             f"Expected a gpytorch.kernels.Kernel. Got {type(kernel).__name__} instead. "
             "Pass, for example, gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())."
         )
+    if not isinstance(x, Tensor):
+        raise InputError(f"Expected the inputs as a torch.Tensor. Got {type(x).__name__}: pass torch.as_tensor(X).")
     if x.ndim == 1:
         x = x[:, None]
-    if x.ndim != 2:
-        raise InputError(f"Expected inputs of shape (n, d). Got {tuple(x.shape)}: batches of models are not supported.")
-    return _read_child(kernel, x, _same, dtype or x.dtype)
+    if x.ndim != 2 or x.shape[0] == 0:
+        raise InputError(
+            f"Expected inputs of shape (n, d) with n > 0. Got {tuple(x.shape)}; batches of models are not supported."
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise InputError("The inputs hold NaN or infinity. Drop or fill those rows.")
+    return _read_child(kernel, x, _same, dtype or _working_dtype(kernel, x))
+
+
+def _working_dtype(kernel: kernels.Kernel, x: Tensor) -> torch.dtype:
+    """The inputs' own; the kernel's where the inputs are integers (an index, a category)."""
+    dtype: torch.dtype = x.dtype if x.is_floating_point() else kernel.dtype
+    return dtype
 
 
 def _read_child(
@@ -91,10 +105,15 @@ def _read_selected(
             f"{type(kernel).__name__} cannot be used here: rtgp needs a kernel that gives one value for each pair of "
             "points (multitask and inducing-point kernels do not). Use the kernel inside it, or another library."
         )
-    if kernel.batch_shape.numel() != 1 or x.ndim != 2:
+    if len(kernel.batch_shape) > 0 or x.ndim != 2:
         raise UnsupportedModelError(
             f"{type(kernel).__name__} has batch shape {tuple(kernel.batch_shape)} and inputs of shape "
             f"{tuple(x.shape)}. Batches of models are not supported: train one model at a time."
+        )
+    if kernel.ard_num_dims is not None and kernel.ard_num_dims != x.shape[1]:
+        raise InputError(
+            f"{type(kernel).__name__} has ard_num_dims={kernel.ard_num_dims}. Got inputs with {x.shape[1]} columns: "
+            "give it one lengthscale for each of its inputs, or choose them by active_dims."
         )
     if not params:
         exact = type(kernel)  # a subclass may compute something else
@@ -124,8 +143,8 @@ def _raw(kernel: kernels.Kernel, quantity: str) -> Raw | None:
 
 
 def read_covariance(covariance: LinearOperator | Tensor, dtype: torch.dtype | None = None) -> KernelForm:
-    """The form behind the covariance of `model(train_x)`: a lazily evaluated kernel, or sums, products and constant
-    multiples of such."""
+    """The form behind the covariance of `model(train_x)`: a lazily evaluated kernel, or sums and constant multiples of
+    such. (A product of two calls is out of reach: GPyTorch evaluates it at once.)"""
     if isinstance(covariance, LazyEvaluatedKernelTensor):
         return _read_lazy(covariance, dtype)
     if isinstance(covariance, (SumLinearOperator, PsdSumLinearOperator)):
@@ -135,19 +154,40 @@ def read_covariance(covariance: LinearOperator | Tensor, dtype: torch.dtype | No
         if constant.numel() != 1:
             raise UnsupportedModelError("A covariance multiplied by more than one constant is a batch of models.")
         return Scaled(constant, read_covariance(covariance.base_linear_op, dtype))
-    if isinstance(covariance, MulLinearOperator):
-        factors = (covariance.left_linear_op, covariance.right_linear_op)
-        return Product([read_covariance(factor, dtype) for factor in factors])
-    if isinstance(covariance, SumBatchLinearOperator) and covariance.block_dim == -3:
-        base = covariance.base_linear_op
-        if isinstance(base, LazyEvaluatedKernelTensor) and base.dim() == 3:
-            _require_square(base)
-            return Generic(_KernelBlock(base.kernel, True, base.params), base.x1, _same, dtype or base.x1.dtype)
-    raise UnsupportedModelError(
+    if isinstance(covariance, SumBatchLinearOperator):
+        return _read_batch_sum(covariance, dtype)
+    raise _unreadable(covariance)
+
+
+def _read_batch_sum(covariance: SumBatchLinearOperator, dtype: torch.dtype | None) -> KernelForm:
+    """Additive structure, kernel(x.mT.unsqueeze(-1)).sum(-3): a batch of kernels, summed."""
+    base = covariance.base_linear_op  # summed over its last batch dimension, -3
+    if isinstance(base, ConstantMulLinearOperator) and base._constant.numel() == 1:  # linear_operator moves it inside
+        return Scaled(base._constant, _read_batch_sum(SumBatchLinearOperator(base.base_linear_op), dtype))
+    if not isinstance(base, LazyEvaluatedKernelTensor) or base.dim() != 3:
+        raise _unreadable(covariance)
+    _require_square(base)
+    block = _KernelBlock(base.kernel, True, dict(base.params))
+    return Generic(block, base.x1, _same, dtype or _working_dtype(base.kernel, base.x1))
+
+
+def _unreadable(covariance: LinearOperator | Tensor) -> UnsupportedModelError:
+    return UnsupportedModelError(
         f"Cannot read a covariance of type {type(covariance).__name__}. Expected a GPyTorch kernel called on the "
-        "training inputs, or sums, products and constant multiples of such calls: return "
-        "MultivariateNormal(mean, kernel(x)) from the model's forward, without evaluating the kernel."
+        f"training inputs, or sums and constant multiples of such calls. {_remedy(covariance)}"
     )
+
+
+def _remedy(covariance: LinearOperator | Tensor) -> str:
+    if isinstance(covariance, (Tensor, DenseLinearOperator, MulLinearOperator)):
+        return (
+            "This one has been evaluated already, as kernel(x).to_dense() and kernel1(x) * kernel2(x) do: return "
+            "MultivariateNormal(mean, kernel(x)) from the model's forward, and write a product as "
+            "(kernel1 * kernel2)(x)."
+        )
+    if isinstance(covariance, DiagLinearOperator):
+        return "Leave out add_jitter and add_diagonal: what is on the diagonal belongs to the likelihood's noise."
+    return "Return MultivariateNormal(mean, kernel(x)) from the model's forward, without evaluating the kernel."
 
 
 def _require_square(lazy: LazyEvaluatedKernelTensor) -> None:
@@ -168,4 +208,6 @@ def _read_lazy(lazy: LazyEvaluatedKernelTensor, dtype: torch.dtype | None) -> Ke
             "train one model at a time."
         )
     select = _selecting(_same, lazy.kernel.active_dims)
-    return _read_selected(lazy.kernel, lazy.x1, select, dtype or lazy.x1.dtype, dict(lazy.params))
+    return _read_selected(
+        lazy.kernel, lazy.x1, select, dtype or _working_dtype(lazy.kernel, lazy.x1), dict(lazy.params)
+    )

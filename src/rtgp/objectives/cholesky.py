@@ -11,17 +11,22 @@ from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, surroga
 from rtgp.operators import make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor
-from rtgp.solvers.system import float32_condition
+from rtgp.solvers.system import warn_of_rounding
 
 
 class CholeskyObjective:
     """O(n^3) time, two n x n matrices of memory, no autograd tape."""
 
+    def __init__(self) -> None:
+        self._warned = False
+
     def reset(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing is held between calls but whether a warning has been given."""
+        self._warned = False
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> LossEstimate:
         system = WhitenedSystem(make_from_form(batch.form, "tiled"), batch.noise)
+        self._warned = self._warned or warn_of_rounding(system)
         factor = cholesky_factor(assemble(system))
         residual = system.whiten(batch.residual.detach()[:, None].to(system.dtype))
         alpha = torch.cholesky_solve(residual, factor)  # (n, 1)
@@ -46,6 +51,7 @@ class CholeskyObjective:
             dtype=system.dtype,
             log_det=float(log_det),
             quadratic=float(quadratic),
-            condition=float32_condition(system),
+            condition=system.condition_bound(),
+            rounding=system.rounding(),
         )
         return LossEstimate(surrogate, value, stats)

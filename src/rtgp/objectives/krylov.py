@@ -23,7 +23,7 @@ from rtgp.solvers import (
     WhitenedSystem,
     conjugate_gradients,
 )
-from rtgp.solvers.system import float32_condition
+from rtgp.solvers.system import warn_of_rounding
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class _Held:
 class KrylovObjective:
     """Holds the preconditioner and the last solution between calls; both may be stale without any bias.
 
-    frozen: for deterministic optimisers. The series run to working precision, nothing depends on earlier calls but the
-    preconditioner, which stays the first one, and the gradient is the derivative of the value.
+    frozen: for deterministic optimisers. Nothing depends on earlier calls but the preconditioner, which stays the first
+    one; RR-CG runs its series to working precision, and its gradient is then the derivative of its value. (That of
+    plain CG is so only where its iterations suffice.)
     """
 
     def __init__(self, settings: KrylovSettings, frozen: bool = False) -> None:
@@ -66,15 +67,19 @@ class KrylovObjective:
         self._held: _Held | None = None
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
 
+        self._warned = False
+        self._kind: tuple[int, torch.dtype, torch.device] | None = None
+
     def reset(self) -> None:
+        self._warned = False
         self._held = None
         self._last_solve = None
 
     def __call__(self, batch: Batch, generator: torch.Generator | None) -> LossEstimate:
         operator = make_from_form(batch.form, self.settings.operator)
         system = WhitenedSystem(operator, batch.noise)
-        if self._last_solve is not None and self._last_solve.shape[0] != system.size:
-            self.reset()
+        self._forget_other_systems(system)
+        self._warned = self._warned or warn_of_rounding(system)
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
         preconditioner, rebuilt = self._preconditioner(system, pivots)
@@ -100,7 +105,8 @@ class KrylovObjective:
             dtype=system.dtype,
             log_det=float(logdet),
             quadratic=float(quadratic),
-            condition=float32_condition(system),
+            condition=system.condition_bound(),
+            rounding=system.rounding(),
             iterations=result.iterations,
             truncations=result.truncations,
             residual=result.residual,
@@ -111,6 +117,13 @@ class KrylovObjective:
             probe_kind=self._probe_kind(),
         )
         return LossEstimate(surrogate, value, stats)
+
+    def _forget_other_systems(self, system: WhitenedSystem) -> None:
+        """What is held fits one size, precision and device only."""
+        kind = (system.size, system.dtype, system.device)
+        if self._kind != kind:
+            self.reset()
+        self._kind = kind
 
     def _probe_kind(self) -> ProbeKind:
         return "preconditioner" if self.frozen else self.settings.probe_kind

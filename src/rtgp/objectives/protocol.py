@@ -28,7 +28,8 @@ class EstimateStats:
     dtype: torch.dtype
     log_det: float  # of K + noise
     quadratic: float  # residual^T (K + noise)^-1 residual
-    condition: float  # upper bound of the condition number of K + noise
+    condition: float  # upper bound of the condition number of K + noise, in units of the noise
+    rounding: float  # what rounding K to the working precision may amount to, in units of the noise
     iterations: int = 0
     truncations: tuple[int, ...] = ()
     residual: float = 0.0  # error proxy at the end of the run, 1 = nothing solved

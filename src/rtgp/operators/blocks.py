@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels.forms import KernelForm, Scaled, unique
-from rtgp.operators.protocol import CrossOperator, attach_gradients, tiles
+from rtgp.operators.protocol import CrossOperator, attach_gradients, columns, tiles
 
 
 class BlockOperator(ABC):
@@ -67,8 +67,9 @@ class BlockOperator(ABC):
         return attach_gradients(total, self.form.tensors, gradients)
 
     def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
-        left = torch.cat([u, v], dim=1).detach() * 0.5  # (n, 2r): the symmetric part of sum_r u_r v_r^T
-        right = torch.cat([v, u], dim=1).detach().T.contiguous()
+        u, v = (columns(w, self.form.size) for w in (u, v))
+        left = torch.cat([u, v], dim=1) * 0.5  # (n, 2r): the symmetric part of sum_r u_r v_r^T
+        right = torch.cat([v, u], dim=1).T.contiguous()
         return self.contract(lambda rows, cols: left[rows] @ right[:, cols])
 
     def diagonal(self) -> Tensor:
@@ -78,6 +79,7 @@ class BlockOperator(ABC):
         return self.form.block(index, slice(0, self.form.size))
 
     def derivative_matmul(self, v: Tensor) -> Tensor:
+        v = columns(v, self.form.size)
         parameters = unique(self.form.hyperparameters)
         results = {id(p): v.new_zeros(p.numel(), *v.shape) for p in parameters}
         everything = slice(0, self.form.size)
@@ -89,5 +91,5 @@ class BlockOperator(ABC):
 
     def cross(self, x_new: Tensor) -> CrossOperator:
         n = self.form.size
-        joint = self.form.extended(x_new)
+        joint = self.form.extended(x_new[:, None] if x_new.ndim == 1 else x_new)
         return CrossOperator(joint, slice(n, joint.size), slice(0, n), self.tile)

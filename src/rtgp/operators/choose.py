@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from rtgp.operators.tiled import TiledOperator
 
 _TILE = {"cpu": 1024, "cuda": 4096}
 _MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
+_UNKNOWN_MEMORY = 4 * 2**30  # assumed where the system does not tell (outside Linux)
 
 _OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {"dense": DenseOperator, "tiled": TiledOperator}
 
@@ -34,7 +34,12 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated on the device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        # Not what is free but what could be: file caches, which fill the rest of every busy machine, give way.
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return _UNKNOWN_MEMORY
 
 
 def choose(form: KernelForm, operator: str = "auto", available: int | None = None) -> Choice:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rtgp.kernels.forms import KernelForm
 from rtgp.operators.blocks import BlockOperator
+from rtgp.operators.protocol import columns
 
 # Matrix libraries are slow on products with an odd, small number of columns: on a CPU, 11 columns cost twice as much
 # as 16 (benchmarks/results/stored_product.csv). Zero columns are cheaper than that.
@@ -31,6 +32,7 @@ class DenseOperator(BlockOperator):
         return self._matrix[rows, cols]
 
     def matmul(self, v: Tensor) -> Tensor:
+        v = columns(v, self.form.size)
         if v.device.type != "cpu":
             return (self._matrix @ v).mul_(self._scale)
         return stored_product(self._matrix, v).mul_(self._scale)

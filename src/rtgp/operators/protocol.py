@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rtgp.errors import InputError
 from rtgp.kernels.forms import KernelForm
 
 
@@ -68,6 +69,7 @@ class CrossOperator:
 
     def matmul(self, v: Tensor) -> Tensor:
         """K(x_new, X) v, (n, r) -> (m, r)."""
+        v = columns(v, self.shape[1])
         result = v.new_zeros(self.shape[0], v.shape[1])
         for rows in tiles(self._rows, self._tile):
             for cols in tiles(self._cols, self._tile):
@@ -77,6 +79,7 @@ class CrossOperator:
 
     def transposed_matmul(self, v: Tensor) -> Tensor:
         """K(X, x_new) v, (m, r) -> (n, r)."""
+        v = columns(v, self.shape[0])
         result = v.new_zeros(self.shape[1], v.shape[1])
         for rows in tiles(self._rows, self._tile):
             for cols in tiles(self._cols, self._tile):
@@ -86,6 +89,13 @@ class CrossOperator:
 
     def to_dense(self) -> Tensor:
         return self._form.block(self._rows, self._cols)
+
+
+def columns(v: Tensor, n: int) -> Tensor:
+    """v (n, r) without its autograd history: products are values, gradients come from `bilinear` alone."""
+    if v.ndim != 2 or v.shape[0] != n:
+        raise InputError(f"Expected right-hand sides of shape ({n}, r). Got shape {tuple(v.shape)}.")
+    return v.detach()
 
 
 def tiles(within: slice, size: int) -> list[slice]:

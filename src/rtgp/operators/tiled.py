@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rtgp.operators.blocks import BlockOperator
+from rtgp.operators.protocol import columns
 
 
 class TiledOperator(BlockOperator):
@@ -15,6 +16,7 @@ class TiledOperator(BlockOperator):
         return self._unit.block(rows, cols)
 
     def matmul(self, v: Tensor) -> Tensor:
+        v = columns(v, self.form.size)
         result = torch.zeros_like(v)
         for rows, cols in self._upper_tiles():
             block = self._block(rows, cols)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.solvers.basis import KrylovBasis
 from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.truncation import Weighting
@@ -47,7 +48,8 @@ def conjugate_gradients(
 
     reference: (r,) float64, what r^T P^-1 r is measured against, its start by default.
     groups: the error proxy is the largest, over groups of columns, of the root mean ratio in the group.
-    keep_basis: columns whose Lanczos vectors are to be kept.
+    keep_basis: columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
+    residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
     """
     n, r = rhs.shape
     groups = [slice(0, r)] if groups is None else groups
@@ -67,7 +69,7 @@ def conjugate_gradients(
     betas: list[Tensor] = []
     history: list[Tensor] = [squares]
     weights_used: list[tuple[float, ...]] = []
-    basis: list[Tensor] = []
+    basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
     status = CGStatus.CONVERGED
 
     while bool(active.any()):
@@ -78,14 +80,11 @@ def conjugate_gradients(
         if len(gammas) == limit:
             raise ConvergenceError(
                 f"Conjugate gradients did not reach the working precision in {limit} iterations (error ratio "
-                f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned for {rhs.dtype}: use "
-                "float64, a larger noise, or a preconditioner of higher rank."
+                f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
+                f"preconditioner of higher rank{'' if rhs.dtype == torch.float64 else ', or float64'}."
             )
-        if keep_basis is not None:
-            sign = -1.0 if len(gammas) % 2 else 1.0
-            basis.append(
-                conditioned[:, keep_basis] * (sign * squares[keep_basis].clamp_min(1e-300).rsqrt()).to(rhs.dtype)
-            )
+        if basis is not None:
+            basis.append(residual, conditioned, squares)
         product = matmul(direction)
         curvature = (direction * product).sum(0, dtype=torch.float64)  # d^T A d
         if not bool((curvature[active] > 0).all()):
@@ -99,6 +98,8 @@ def conjugate_gradients(
         step = gamma[columns] * per_draw.to(gamma.device)
         solutions.addcmul_(direction[:, columns], step.to(rhs.dtype))
         residual.addcmul_(product, gamma.to(rhs.dtype), value=-1.0)
+        if basis is not None:
+            basis.orthogonalise(residual)
         conditioned, new_squares = preconditioner.solve(residual)
         beta = torch.where(active, new_squares / squares, 0.0)
         squares = torch.where(active, new_squares, squares)
@@ -126,7 +127,7 @@ def conjugate_gradients(
         residual=proxy,
         frozen=int((~active).sum()),
         truncations=tuple(weighting.truncations),
-        basis=torch.stack(basis) if basis else None,
+        basis=basis.lanczos_vectors(keep_basis) if basis is not None and keep_basis is not None else None,
     )
 
 

@@ -34,14 +34,15 @@ def log_quadrature_series(gamma: Tensor, beta: Tensor) -> Tensor:
     largest = (inverse.max(0).values + (beta * inverse).max(0).values).clamp_min(1e-300)  # (r,)
     s = torch.arange(_LOWEST, _HIGHEST, _STEP, dtype=gamma.dtype, device=gamma.device)[:, None]  # (nodes, 1)
     t = largest * s.exp()  # (nodes, r)
-    pivot = inverse[0] + t
+    # The pivots of T itself are 1/gamma_j; what t adds to them has a recurrence without subtractions.
+    excess = t
+    pivot = inverse[0] + excess
     coupling = torch.ones_like(t)
     for j in range(1, iterations):
-        squared_offdiagonal = beta[j - 1] * inverse[j - 1].square()
-        coupling = coupling * (squared_offdiagonal / pivot.square())  # p_j^2
-        diagonal = inverse[j] + beta[j - 1] * inverse[j - 1]
-        pivot = diagonal + t - squared_offdiagonal / pivot
-        pivot = torch.where(alive[j], pivot, 1.0)
+        lower = beta[j - 1] * inverse[j - 1]
+        coupling = coupling * (lower * inverse[j - 1] / pivot.square())  # p_j^2
+        excess = t + lower * (excess / pivot)
+        pivot = torch.where(alive[j], inverse[j] + excess, 1.0)
         series[j] = torch.where(alive[j], -_STEP * (t * coupling / pivot).sum(0), 0.0)
     return series
 

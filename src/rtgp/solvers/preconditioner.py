@@ -36,7 +36,7 @@ class PivotedCholesky:
     pivoting: Literal["greedy", "random"] = "random"
 
     def __post_init__(self) -> None:
-        if self.rank is not None and (not isinstance(self.rank, int) or self.rank < 1):
+        if self.rank is not None and (isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1):
             raise SettingError(
                 "The 'rank' parameter of PivotedCholesky must be a positive integer or None. "
                 f"Got {self.rank!r} instead."

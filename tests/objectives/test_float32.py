@@ -1,0 +1,80 @@
+"""float32: where it serves, and that it says where it does not."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import rtgp
+from models import Regression, gradient, real_training_data
+from rtgp.errors import PrecisionWarning, RTGPError
+
+METHODS = {
+    "automatic": rtgp.RRCG(),
+    "cholesky": rtgp.Cholesky(),
+    "rademacher": rtgp.RRCG(probe_kind="rademacher"),
+    "plain CG": rtgp.CG(200, preconditioner=rtgp.PivotedCholesky(200)),
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_mixed_precision_gradient_is_that_of_float64(real_data, method):
+    """Bike, n = 2000, noise 2.6e-4, the same draws in both precisions: within 1e-3 in norm."""
+    found = {}
+    for dtype in (torch.float64, torch.float32):
+        x, y = real_training_data("bike", 2000, real_data, dtype)
+        model = Regression(x, y).set(lengthscale=3.0, outputscale=0.6, noise=2.6e-4)
+        generator = torch.Generator().manual_seed(0)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=generator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # within the limit: nothing to warn of
+            found[dtype], _ = gradient(model, mll)
+    difference = (found[torch.float32] - found[torch.float64]).norm() / found[torch.float64].norm()
+    assert float(difference) < 1e-3
+
+
+def ill_conditioned(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 2, dtype=dtype, generator=generator)
+    y = torch.sin(6 * x[:, 0])
+    return Regression(x, y, noise_floor=1e-9).set(lengthscale=1.0, outputscale=1.0, noise=1e-7)
+
+
+@pytest.mark.parametrize("method", ["cholesky", "rr-cg"])
+def test_beyond_the_limit_of_float32_it_says_so(method):
+    """Rounding of K exceeds the noise: a warning with a remedy, and then a right answer or an error, never NaN."""
+    model = ill_conditioned(torch.float32)
+    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=torch.Generator().manual_seed(0))
+    outcomes = []
+
+    def attempt():
+        try:
+            outcomes.append(gradient(model, mll))
+        except RTGPError as error:
+            outcomes.append(error)
+
+    with pytest.warns(PrecisionWarning, match=r"float64 \(model.double\(\)\)"):
+        attempt()
+    if isinstance(outcomes[0], RTGPError):
+        assert "float64" in str(outcomes[0])
+    else:
+        assert bool(torch.isfinite(outcomes[0][0]).all())
+
+
+def test_float64_serves_the_same_system_without_a_word():
+    model = ill_conditioned(torch.float64)
+    exact, _ = gradient(model, rtgp.MarginalLogLikelihood(model.likelihood, model, "cholesky"))
+    assert bool(torch.isfinite(exact).all())
+
+
+def test_the_warning_comes_once():
+    model = ill_conditioned(torch.float32).set(lengthscale=0.001, outputscale=1.0, noise=2e-6)
+    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gradient(model, mll)
+        gradient(model, mll)
+    assert sum(issubclass(w.category, PrecisionWarning) for w in caught) == 1
