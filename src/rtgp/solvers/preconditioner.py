@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import SettingError
+from rtgp.operators.product import stored_product
 
 Rows = Callable[[Tensor], Tensor]  # index (k,) -> rows (k, n), float64
 
@@ -124,7 +125,8 @@ class LowRankPlusIdentity:
         self.size, self.rank = factor.shape
         self._q = q @ u  # (n, k) float64, orthonormal
         self._s2 = s.square()  # (k,) float64
-        self._working = {dtype: self._q.to(dtype), torch.float64: self._q}
+        q = self._q.to(dtype)
+        self._working = {torch.float64: (self._q, self._q.T), dtype: (q, q.T.contiguous())}
 
     @property
     def top_eigenvalue(self) -> float:
@@ -135,15 +137,14 @@ class LowRankPlusIdentity:
         return total
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        q = self._working[r.dtype]
-        inside = q.T @ r  # (k, m)
-        outside = r - q @ inside
-        correction = q.T @ outside
-        damped = inside / (self._s2.to(r.dtype) + 1.0)[:, None]
-        outside -= q @ correction
+        q, q_transposed = self._working[r.dtype]
+        inside = stored_product(q_transposed, r)  # (k, m)
+        outside = r - stored_product(q, inside)
+        outside -= stored_product(q, stored_product(q_transposed, outside))
         squares = outside.square().sum(0, dtype=torch.float64)
         squares += (inside.double().square() / (self._s2 + 1.0)[:, None]).sum(0)
-        return outside.addmm_(q, damped), squares
+        damped = inside / (self._s2.to(r.dtype) + 1.0)[:, None]
+        return outside + stored_product(q, damped), squares
 
     def sqrt_matmul(self, v: Tensor) -> Tensor:
         """P^(1/2) v with the symmetric square root, float64."""
