@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, surrogate_loss
+from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, State, surrogate_loss
 from rtgp.operators import make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor
@@ -23,6 +23,12 @@ class CholeskyObjective:
     def reset(self) -> None:
         """Nothing is held between calls but whether a warning has been given."""
         self._warned = False
+
+    def state_dict(self) -> State:
+        return {"warned": self._warned}
+
+    def load_state_dict(self, state: State) -> None:
+        self._warned = bool(state["warned"])
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> LossEstimate:
         system = WhitenedSystem(make_from_form(batch.form, "tiled"), batch.noise)

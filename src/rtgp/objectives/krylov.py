@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rtgp.estimators import ProbeKind, draw_probes
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
-from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, surrogate_loss
+from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, State, surrogate_loss
 from rtgp.operators import make_from_form
 from rtgp.solvers import (
     IdentityPreconditioner,
@@ -74,6 +74,29 @@ class KrylovObjective:
         self._warned = False
         self._held = None
         self._last_solve = None
+
+    def state_dict(self) -> State:
+        """Everything held between calls: with it and the generator's state, the next call repeats bit for bit."""
+        state: State = {"warned": self._warned}
+        if self._last_solve is not None:
+            state["last_solve"] = self._last_solve
+        if self._held is not None:
+            held = self._held
+            state.update(held.preconditioner.state_dict())
+            state.update(calls=held.calls, first_iterations=held.first_iterations, last_iterations=held.last_iterations)
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        self.reset()
+        self._warned = bool(state["warned"])
+        last_solve = state.get("last_solve")
+        if isinstance(last_solve, Tensor):
+            self._last_solve = last_solve
+            self._kind = (last_solve.shape[0], last_solve.dtype, last_solve.device)
+            if "calls" in state:
+                preconditioner = LowRankPlusIdentity.from_state_dict(state, last_solve.dtype)
+                counts = (int(state[name]) for name in ("calls", "first_iterations", "last_iterations"))
+                self._held = _Held(preconditioner, *counts)
 
     def __call__(self, batch: Batch, generator: torch.Generator | None) -> LossEstimate:
         operator = make_from_form(batch.form, self.settings.operator)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from rtgp.kernels import KernelForm
 
+State = dict[str, Tensor | int | bool]  # what an objective holds between calls
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -59,6 +61,14 @@ class Objective(Protocol):
 
     def reset(self) -> None:
         """Forget everything held between calls."""
+        ...
+
+    def state_dict(self) -> State:
+        """What is held between calls, for a checkpoint."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up what an earlier `state_dict` held."""
         ...
 
 

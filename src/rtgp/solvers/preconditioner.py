@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -122,11 +122,22 @@ class LowRankPlusIdentity:
     def __init__(self, factor: Tensor, dtype: torch.dtype) -> None:
         q, triangle = torch.linalg.qr(factor)
         u, s = torch.linalg.svd(triangle)[:2]
-        self.size, self.rank = factor.shape
-        self._q = q @ u  # (n, k) float64, orthonormal
-        self._s2 = s.square()  # (k,) float64
-        q = self._q.to(dtype)
-        self._working = {torch.float64: (self._q, self._q.T), dtype: (q, q.T.contiguous())}
+        self._set(q @ u, s.square(), dtype)
+
+    def _set(self, q: Tensor, s2: Tensor, dtype: torch.dtype) -> None:
+        self.size, self.rank = q.shape
+        self._q, self._s2 = q, s2  # (n, k) orthonormal, (k,), both float64
+        working = q.to(dtype)
+        self._working = {torch.float64: (q, q.T), dtype: (working, working.T.contiguous())}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"preconditioner_q": self._q, "preconditioner_s2": self._s2}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], dtype: torch.dtype) -> LowRankPlusIdentity:
+        made = cls.__new__(cls)
+        made._set(state["preconditioner_q"], state["preconditioner_s2"], dtype)
+        return made
 
     @property
     def top_eigenvalue(self) -> float:
