@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+import rtgp
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -26,7 +28,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gpytorch": version("gpytorch"),
-        "rtgp": version("rtgp"),
+        "rtgp": rtgp.__version__,
     }
 
 

@@ -40,18 +40,7 @@ class CholeskyObjective:
         quadratic = (residual * alpha).sum(dtype=torch.float64)
         value = 0.5 * (log_det + quadratic + system.size * math.log(2.0 * math.pi))
 
-        # dL/dK = 1/2 S (A^-1 - alpha alpha^T) S
-        inverse = torch.cholesky_inverse(factor)
-        del factor
-        s = system.noise.rsqrt().to(system.dtype)
-        scaled_alpha = alpha[:, 0] * s
-
-        def weight(rows: slice, cols: slice) -> Tensor:
-            block = inverse[rows, cols] * s[rows, None] * s[cols]
-            return block.addr_(scaled_alpha[rows], scaled_alpha[cols], alpha=-1.0).mul_(0.5)
-
-        noise_weights = 0.5 * (inverse.diagonal().double() / system.noise - scaled_alpha.double().square())
-        surrogate = surrogate_loss(system.operator.contract(weight), noise_weights, scaled_alpha, batch)
+        surrogate = self._surrogate(batch, system, factor, alpha[:, 0]) if batch.requires_grad else value
         stats = EstimateStats(
             method="cholesky",
             dtype=system.dtype,
@@ -61,3 +50,17 @@ class CholeskyObjective:
             rounding=system.rounding(),
         )
         return LossEstimate(surrogate, value, stats)
+
+    @staticmethod
+    def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:
+        # dL/dK = 1/2 S (A^-1 - alpha alpha^T) S
+        inverse = torch.cholesky_inverse(factor, out=factor)
+        s = system.noise.rsqrt().to(system.dtype)
+        scaled_alpha = alpha * s
+
+        def weight(rows: slice, cols: slice) -> Tensor:
+            block = inverse[rows, cols] * s[rows, None] * s[cols]
+            return block.addr_(scaled_alpha[rows], scaled_alpha[cols], alpha=-1.0).mul_(0.5)
+
+        noise_weights = 0.5 * (inverse.diagonal().double() / system.noise - scaled_alpha.double().square())
+        return surrogate_loss(system.operator.contract(weight), noise_weights, scaled_alpha, batch)

@@ -114,14 +114,15 @@ class KrylovObjective:
             self._held.last_iterations = run.result.iterations
             self._held.first_iterations = self._held.first_iterations or run.result.iterations
 
-        u, v = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
-        u, v = system.whiten(u), system.whiten(v)  # dA = S dK S
-        noise_weights = (u.double() * v.double()).sum(1)
-        solve = system.whiten(0.5 * (first + second)[:, None])[:, 0]
-        surrogate = surrogate_loss(operator.bilinear(u, v), noise_weights, solve, batch)
-
         logdet, quadratic = run.log_det() + system.log_det_noise(), run.quadratic()
         value = 0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))
+        surrogate = value
+        if batch.requires_grad:
+            u, v = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
+            u, v = system.whiten(u), system.whiten(v)  # dA = S dK S
+            noise_weights = (u.double() * v.double()).sum(1)
+            solve = system.whiten(0.5 * (first + second)[:, None])[:, 0]
+            surrogate = surrogate_loss(operator.bilinear(u, v), noise_weights, solve, batch)
         result = run.result
         stats = EstimateStats(
             method=self.settings.name,
@@ -185,9 +186,6 @@ class KrylovObjective:
             extra = draw_probes("preconditioner", n, 1, preconditioner, generator, system.dtype, system.device)
             columns, value_columns = [*columns, extra.z], slice(1 + p, 2 + p)
         rhs = torch.cat(columns, dim=1)
-        # The y-column is measured against n, the size of y^T (K + noise)^-1 y: a good start then shows as progress.
-        reference = preconditioner.solve(rhs)[1]
-        reference[0] = float(n)
 
         truncation = settings.truncation
         if self.frozen and settings.name != "cg":
@@ -203,7 +201,8 @@ class KrylovObjective:
             outputs,
             preconditioner,
             groups=[slice(0, 1), slice(1, rhs.shape[1])],
-            reference=reference,
+            # The y-column is measured against n, the size of y^T (K + noise)^-1 y: a good start shows as progress.
+            reference={0: float(n)},
             tolerance=settings.tolerance,
             keep_basis=value_columns if self.frozen else None,
         )

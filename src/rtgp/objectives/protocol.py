@@ -21,6 +21,12 @@ class Batch:
     noise: Tensor  # () or (n,): variances, with their autograd history
     residual: Tensor  # (n,): y - mean(X), with its autograd history
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether anything is to be differentiated; if not, the value alone is wanted."""
+        inputs = (*self.form.tensors, self.noise, self.residual)
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
 
 @dataclass(frozen=True)
 class EstimateStats:

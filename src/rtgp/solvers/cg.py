@@ -7,7 +7,7 @@ argument alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,14 +39,14 @@ def conjugate_gradients(
     preconditioner: Preconditioner,
     *,
     groups: Sequence[slice] | None = None,
-    reference: Tensor | None = None,
+    reference: Mapping[int, float] | None = None,
     tolerance: float | None = None,
     keep_basis: slice | None = None,
     max_iterations: int | None = None,
 ) -> CGResult:
     """Run until every draw of `weighting` has ended or every column has reached the working precision.
 
-    reference: (r,) float64, what r^T P^-1 r is measured against, its start by default.
+    reference: what r^T P^-1 r of a column is measured against; its start by default.
     groups: the error proxy is the largest, over groups of columns, of the root mean ratio in the group.
     keep_basis: columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
     residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
@@ -59,7 +59,9 @@ def conjugate_gradients(
 
     residual = rhs.clone()
     conditioned, squares = preconditioner.solve(residual)  # P^-1 r and r^T P^-1 r
-    scale = squares.clone() if reference is None else reference
+    scale = squares.clone()
+    for column, value in (reference or {}).items():
+        scale[column] = value
     scale = torch.where(scale > 0, scale, 1.0)
     direction = conditioned.clone()
     solutions = rhs.new_zeros(n, len(outputs))
