@@ -1,0 +1,62 @@
+"""The program `rtgp`: its commands and its options that stand before any command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rtgp.cli.compare import compare
+from rtgp.cli.demo import demo
+from rtgp.cli.fit import fit
+from rtgp.cli.info import info
+from rtgp.cli.predict import predict
+from rtgp.cli.terminal import command, set_debug
+
+app = typer.Typer(
+    name="rtgp",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 unexpected failure, 2 bad input. Results go to the standard output, all else to the "
+    "standard error.",
+)
+for function in (demo, fit, predict, compare, info):
+    app.command()(command(function))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"rtgp {version('rtgp')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _program(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Gaussian processes learned without the bias of truncated solvers.
+
+    [bold]Begin with[/bold]
+
+    \b
+    rtgp demo
+    rtgp fit houses.csv --target price --output model/
+    rtgp predict model/ new.csv --output prices.csv --std
+    """
+    set_debug(debug)
+
+
+def main() -> None:
+    """Entry point; --debug may stand anywhere."""
+    args = sys.argv[1:]
+    if "--debug" in args:
+        args = ["--debug", *(arg for arg in args if arg != "--debug")]
+    app(args=args, prog_name="rtgp")

@@ -1,0 +1,85 @@
+"""rtgp compare: several methods on one table, one line each."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from rtgp.cli import options
+from rtgp.cli.files import check_file_output, read_data
+from rtgp.cli.scoring import HEAD, Score, note, score
+from rtgp.cli.terminal import on_terminal, say, show_table
+from rtgp.datasets import Dataset
+from rtgp.errors import SettingError
+from rtgp.report import Report, Table, write_report
+from rtgp.report.picture import picture_of
+
+
+def compare(
+    data: options.Data,
+    target: options.Target = None,
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help=f"Names with commas between: of {', '.join(options.METHOD_NAMES)}.")
+    ] = "cholesky,cg,rr-cg",
+    kernel: options.Kernel = "rbf",
+    steps: options.Steps = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    points: Annotated[int | None, typer.Option(min=5, help="Use this many rows, drawn at random.")] = None,
+    report: options.Report = None,
+    header: options.Header = None,
+    data_dir: options.DataDir = None,
+) -> None:
+    """Fit one table by several methods and tabulate likelihood, errors and time.
+
+    The rows are split 64/16/20 by the seed: training, validation (not used), test.
+
+    [bold]Examples[/bold]
+
+    \b
+    rtgp compare houses.csv --target price
+    rtgp compare houses.csv --target price --methods cg,rr-cg --seed 1 --report report.html
+    rtgp compare elevators --data-dir data/ --points 4000
+    """
+    settings = options.regressor_settings(kernel, steps, learning_rate, seed, device, dtype)
+    chosen = [options.check_choice("methods", name.strip(), options.METHOD_NAMES) for name in methods.split(",")]
+    if len(set(chosen)) < len(chosen):
+        raise SettingError(f"The option --methods names a method twice. Got {methods!r}.")
+    if report is not None:
+        check_file_output(report)
+    dataset = read_data(data, target, header, data_dir)
+    if points is not None:
+        dataset = dataset.subset(points, seed)
+    parts = dataset.split(seed, standardise=False)
+    scores = run_methods(chosen, parts.train, parts.test, settings)
+    title = f"{dataset.target_name} of {dataset.name}: {len(parts.train)} training rows, {len(parts.test)} test rows"
+    rows = [one.cells() for one in scores]
+    show_table(HEAD, rows, title, note(scores))
+    if report is not None:
+        names = dataset.feature_names
+        page = Report(
+            title=title,
+            summary=f"Kernel {kernel}, {len(names)} input(s), seed {seed}.",
+            runs=[one.run() for one in scores],
+            table=Table(HEAD, rows, note(scores)),
+            picture=picture_of(scores[-1].regressor.predict, parts.train.X, parts.train.y, names, dataset.target_name),
+            settings={"data": data, "rows": len(dataset), "split": "64/16/20", "seed": seed, **settings},
+            command=shlex.join(["rtgp", *sys.argv[1:]]),
+            target=dataset.target_name,
+        )
+        say(f"Report written to {write_report(report, page)}.")
+
+
+def run_methods(methods: list[str], train: Dataset, test: Dataset, settings: dict[str, object]) -> list[Score]:
+    """Each method in turn, from the same start and seed."""
+    scores = []
+    for method in methods:
+        if on_terminal():
+            say(f"{method} ...")
+        scores.append(score(method, train, test, settings))
+    return scores

@@ -1,0 +1,109 @@
+"""Between the commands and the person: consoles, warnings and errors in one sentence, exit codes."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rtgp.errors import RTGPError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BAD_INPUT, FAILURE = 2, 1
+_debug: ContextVar[bool] = ContextVar("rtgp_debug", default=False)
+
+
+def set_debug(on: bool) -> None:
+    """Show tracebacks from here on."""
+    _debug.set(on)
+
+
+def on_terminal() -> bool:
+    """Whether somebody watches the standard error; progress is shown only then."""
+    return sys.stderr.isatty()
+
+
+def say(words: str) -> None:
+    """One line on the standard error, which leaves the standard output to results."""
+    print(" ".join(words.split()), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def command(function: Callable[P, R]) -> Callable[P, R]:
+    """A command whose failures are one sentence and an exit code: 2 for bad input, 1 for anything unexpected."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with _plain_warnings():
+                return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except RTGPError as error:
+            raise _fail(str(error), BAD_INPUT) from error
+        except BrokenPipeError:  # the reader of our output has gone: nothing to say, and nobody to say it to
+            raise
+        except Exception as error:
+            what = f"unexpected {type(error).__name__}: {error}"
+            raise _fail(what if _debug.get() else f"{what} (--debug shows where)", FAILURE) from error
+
+    return guarded
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", note: str = "") -> None:
+    """A table on the standard output; never cut to the width of a pipe."""
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
+    for i, name in enumerate(head):
+        table.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 200))
+    console.print(table)
+    if note:
+        console.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Names and values on the standard output, one pair a line."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def _fail(words: str, code: int) -> typer.Exit:
+    if _debug.get():
+        traceback.print_exc()
+    say(f"rtgp: error: {words}")
+    return typer.Exit(code)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings meant for the user as one sentence each, once; those for developers not at all."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            say(f"rtgp: warning: {message}")
+
+    with warnings.catch_warnings():
+        if not _debug.get():
+            warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", category=UserWarning)
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,190 @@
+"""What a saved GPRegressor consists of. The files themselves, and why they can be trusted: `folder.py`."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtgp.datasets.dataset import Scaling
+from rtgp.errors import InputError, RTGPError
+from rtgp.modelling.model import KERNELS, RegressionModel, make_likelihood, named_kernel
+from rtgp.modelling.preprocessing import Preprocessing
+from rtgp.persistence.description import (
+    describe_kernel,
+    describe_settings,
+    make_kernel,
+    make_settings,
+    state_without_priors,
+)
+from rtgp.persistence.folder import damaged, read_folder, write_folder
+from rtgp.training import FitResult, FitStatus, History
+
+_PLAIN = ("steps", "learning_rate", "standardize", "verbose")
+_FITTED = ("log_marginal_likelihood_value_", "log_marginal_likelihood_error_", "noise_variance_", "seed_", "dtype_")
+_TABLES = ("hyperparameters_", "hyperparameter_errors_")
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def save_model(regressor: Any, folder: str | Path) -> None:
+    """Write a fitted GPRegressor into a folder."""
+    model: RegressionModel = regressor.model_
+    preprocessing: Preprocessing = regressor._preprocessing
+    scaling, known = preprocessing.scaling, _known_noise(model)
+    tensors = {
+        "train_inputs": model.train_inputs[0],
+        "train_targets": model.train_targets,
+        "columns": torch.from_numpy(preprocessing.columns.astype(np.int64)),
+        "x_mean": torch.from_numpy(scaling.x_mean),
+        "x_scale": torch.from_numpy(scaling.x_scale),
+        **{f"state.{name}": value for name, value in state_without_priors(model).items()},
+    }
+    if known is not None:
+        tensors["noise"] = known
+    settings = {name: getattr(regressor, name) for name in _PLAIN}
+    settings |= {
+        "method": describe_settings(regressor.method),
+        "device": str(regressor.device),
+        "dtype": str(regressor.dtype).removeprefix("torch."),
+        # An object with a state of its own: the seed that was drawn from it repeats this fit.
+        "random_state": regressor.seed_ if hasattr(regressor.random_state, "randint") else regressor.random_state,
+        "kernel": regressor.kernel,
+    }
+    kernel: Any = regressor.kernel
+    if not isinstance(kernel, str):
+        kernel = describe_kernel(model.covar_module)
+        settings["kernel"] = describe_kernel(regressor.kernel)
+        tensors |= {f"kernel.{name}": value for name, value in state_without_priors(regressor.kernel).items()}
+        if next(regressor.kernel.named_priors(), None) is not None:
+            warnings.warn(
+                "The priors of the kernel are not saved: predictions need none of them, but training the loaded "
+                "estimator again will go without.",
+                UserWarning,
+                stacklevel=3,
+            )
+    names = getattr(regressor, "feature_names_in_", None)
+    content = {
+        "versions": {name: version(name) for name in ("rtgp", "torch", "gpytorch")},
+        "settings": settings,
+        "kernel": kernel,
+        "noise_is_known": known is not None,
+        "n_features_in": regressor.n_features_in_,
+        "feature_names_in": None if names is None else [str(name) for name in names],
+        "y_mean": scaling.y_mean,
+        "y_scale": scaling.y_scale,
+        "fitted": {name: getattr(regressor, name) for name in _FITTED},
+        "tables": {name: getattr(regressor, name) for name in _TABLES},
+        "result": _describe_result(regressor.fit_result_),
+    }
+    write_folder(folder, content, tensors)
+
+
+def load_model(folder: str | Path, regressor: Any, device: str | None = None) -> None:
+    """Make an unfitted GPRegressor the one that was saved."""
+    content, tensors = read_folder(folder)
+    try:
+        _restore(regressor, content, tensors, device)
+    except RTGPError as error:
+        raise damaged(Path(folder), str(error).rstrip(".")) from error
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(Path(folder), f"its description makes no sense ({type(error).__name__}: {error})") from error
+
+
+def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> None:
+    saved = content["settings"]
+    settings = {name: saved[name] for name in (*_PLAIN, "device", "dtype", "random_state")}
+    settings["method"] = make_settings(saved["method"])
+    if device is not None:
+        settings["device"] = device
+    elif settings["device"].startswith("cuda") and not torch.cuda.is_available():
+        settings["device"] = "auto"  # trained where there was a GPU
+
+    x, y = tensors["train_inputs"], tensors["train_targets"]
+    columns, d_in = tensors["columns"].numpy().astype(np.intp), int(content["n_features_in"])
+    _check_shapes(tensors, columns, d_in, content["fitted"]["dtype_"])
+    kernel_state = {name.removeprefix("kernel."): t for name, t in tensors.items() if name.startswith("kernel.")}
+    settings["kernel"] = _make_kernel(saved["kernel"], d_in, kernel_state)
+    if not isinstance(settings["kernel"], str):
+        settings["kernel"].load_state_dict(kernel_state)
+
+    state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
+    kernel = _make_kernel(content["kernel"], x.shape[1], state)
+    if isinstance(kernel, str):
+        kernel = named_kernel(kernel, x.shape[1])
+    likelihood = make_likelihood(tensors["noise"] if content["noise_is_known"] else None, 0.0)
+    model = RegressionModel(x, y, likelihood, kernel).to(x)
+    model.load_state_dict(state)
+    scaling = Scaling(
+        tensors["x_mean"].numpy(), tensors["x_scale"].numpy(), float(content["y_mean"]), float(content["y_scale"])
+    )
+
+    regressor.set_params(**settings)
+    regressor.n_features_in_ = d_in
+    names = content["feature_names_in"]
+    if names is not None:
+        if len(names) != d_in:
+            raise InputError(f"{len(names)} feature names for {d_in} columns.")
+        regressor.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
+    for name in _FITTED:
+        setattr(regressor, name, content["fitted"][name])
+    for name in _TABLES:
+        setattr(regressor, name, {str(key): float(value) for key, value in content["tables"][name].items()})
+    regressor._set_fitted(model, Preprocessing(columns, scaling), _make_result(content["result"]))
+
+
+def _check_shapes(tensors: dict[str, Tensor], columns: Any, d_in: int, dtype: Any) -> None:
+    x, y = tensors["train_inputs"], tensors["train_targets"]
+    if x.ndim != 2 or min(x.shape) < 1 or y.shape != x.shape[:1]:
+        raise InputError(f"training inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}.")
+    n, d = x.shape
+    if {x.dtype, y.dtype} != {_DTYPES.get(dtype)}:
+        raise InputError(f"training data of {x.dtype} and {y.dtype} in a model of {dtype!r:.40}.")
+    expected = {"x_mean": (d,), "x_scale": (d,), "columns": (d,), "noise": (n,)}
+    for name, shape in expected.items():
+        if name in tensors and tuple(tensors[name].shape) != shape:
+            raise InputError(f"{name} of shape {tuple(tensors[name].shape)} for {n} rows and {d} columns.")
+    if not ((columns >= 0) & (columns < d_in)).all():
+        raise InputError(f"columns outside the {d_in} input columns.")
+
+
+def _make_kernel(facts: Any, dimension: int, state: dict[str, Tensor]) -> Any:
+    if isinstance(facts, str):
+        if facts not in KERNELS:
+            raise InputError(f"unknown kernel {facts!r:.80}.")
+        return facts
+    return make_kernel(facts, dimension, sum(tensor.numel() for tensor in state.values()))
+
+
+def _known_noise(model: RegressionModel) -> Tensor | None:
+    likelihood = model.likelihood
+    known: Tensor | None = None
+    if isinstance(likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
+        known = likelihood.noise
+    return known
+
+
+def _describe_result(result: FitResult) -> dict[str, Any]:
+    return {
+        "history": result.history.rows,
+        "status": result.status.value,
+        "method": describe_settings(result.method),
+        **{name: getattr(result, name) for name in _RESULT},
+    }
+
+
+_RESULT = ("method_reason", "steps", "seconds", "loss", "loss_error", "start", "message")
+
+
+def _make_result(facts: dict[str, Any]) -> FitResult:
+    return FitResult(
+        history=History(facts["history"]),
+        status=FitStatus(facts["status"]),
+        method=make_settings(facts["method"]),
+        **{name: facts[name] for name in _RESULT},
+    )

@@ -1,0 +1,301 @@
+"""`rtgp.GPRegressor`: a Gaussian process as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gpytorch.kernels import Kernel
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from rtgp.datasets.dataset import Array
+from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
+from rtgp.methods import Cholesky, Method, resolve_method
+from rtgp.modelling.model import RegressionModel, check_kernel_setting, new_model
+from rtgp.modelling.preprocessing import (
+    Preprocessing,
+    check_inputs_finite,
+    check_noise,
+    check_target_finite,
+    check_target_varies,
+    learn_preprocessing,
+)
+from rtgp.modelling.standard_errors import standard_errors
+from rtgp.persistence import load_model, save_model
+from rtgp.posterior import Posterior, posterior
+from rtgp.training import FitResult, choose_method, fit, hyperparameters
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class GPRegressor(RegressorMixin, BaseEstimator):
+    """Gaussian process regression whose hyperparameters are those of the exact Gaussian process.
+
+    Parameters
+    ----------
+    kernel : "rbf", "matern12", "matern32", "matern52" or a GPyTorch kernel
+        By name: scaled, with one lengthscale for each input. A kernel object is copied, never trained in place; it
+        sees all input columns, in working units (see `standardize`), and starts from its own values.
+    method : "auto", a name such as "cholesky", "cg", "rr-cg", or a settings object such as `rtgp.RRCG()`
+        "auto" depends on the number of rows and columns and on the device; `method_` and `method_reason_` tell.
+    steps, learning_rate : of training; None leaves them to `rtgp.fit`. Cholesky's L-BFGS has no learning rate.
+    device : "auto" (a GPU where there is one), or a device of torch, such as "cpu".
+    dtype : "float32" or "float64"
+        Of training and prediction; `dtype_` tells which was used. Cholesky always works in float64; where float32
+        cannot serve, a `PrecisionWarning` says so and float64 is used.
+    standardize : whether inputs and target are brought to mean 0 and variance 1 first. Predictions are in original
+        units either way. `kernel_`, `hyperparameters_` and `history_` are in working units: standardised ones.
+    random_state : an int for the same result in every call, a numpy RandomState, or None. Unlike elsewhere in
+        scikit-learn, None takes new random numbers from the operating system: the global generator is left alone.
+    verbose : whether to show a progress bar.
+
+    Attributes
+    ----------
+    method_, method_reason_ : the settings used, and why.
+    model_, likelihood_, kernel_ : the trained GPyTorch objects.
+    fit_result_, history_ : how training went; `history_.to_frame()` is a table.
+    hyperparameters_, hyperparameter_errors_ : name -> value and standard error (asymptotic, from the
+        average-information matrix).
+    log_marginal_likelihood_value_, log_marginal_likelihood_error_ : log p(y | X) of all rows as given, in original
+        units (natural logarithm, not divided by n), and its standard error: 0 where it is exact.
+    noise_variance_ : of a new observation, in original units. With known noise: the mean of what was given to `fit`.
+    n_features_in_, feature_names_in_, dtype_, device_, seed_.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "rbf",
+        method: str | Method = "auto",
+        steps: int | None = None,
+        learning_rate: float | None = None,
+        device: str | torch.device = "auto",
+        dtype: str = "float32",
+        standardize: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.method = method
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.device = device
+        self.dtype = dtype
+        self.standardize = standardize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, noise: Any = None) -> Self:
+        """Train on X (n, d) and y (n,). noise: known variances (n,), in the square of y's units, instead of one that
+        is learned."""
+        check_kernel_setting(self.kernel)
+        dtype, device = self._working_dtype(), self._working_device()
+        if y is not None:
+            check_target_finite(y)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2, ensure_all_finite=False
+        )
+        y = y.astype(np.float64)
+        names = self._column_names()
+        check_inputs_finite(X, names)
+        check_target_varies(y)
+        variances = None if noise is None else check_noise(noise, len(y))
+        self.seed_ = _seed_from(self.random_state)
+        # A kernel object may number the columns, by active_dims or ard_num_dims: it sees them all.
+        preprocessing = learn_preprocessing(X, y, names, bool(self.standardize), isinstance(self.kernel, str))
+        scaling = preprocessing.scaling
+        inputs = _tensor(preprocessing.inputs(X)).to(device)
+        target = _tensor(scaling.scale_target(y)).to(device)
+        known = None if variances is None else _tensor(variances / scaling.y_scale**2).to(device)
+        method, reason = self._method_for(inputs)
+        if isinstance(method, Cholesky):
+            dtype = torch.float64
+        model, result = self._train(inputs, target, known, method, dtype)
+
+        n = len(y)
+        self.dtype_ = str(model.train_targets.dtype).removeprefix("torch.")
+        learned = model.likelihood.noise.detach().mean() * scaling.y_scale**2
+        self.noise_variance_ = float(learned) if variances is None else float(variances.mean())
+        # log p of y itself: the density of the standardised target, times the Jacobian of standardising.
+        self.log_marginal_likelihood_value_ = -n * (result.loss + math.log(scaling.y_scale))
+        self.log_marginal_likelihood_error_ = n * result.loss_error
+        self.hyperparameters_ = hyperparameters(model)
+        self.hyperparameter_errors_ = standard_errors(model, isinstance(method, Cholesky), self.seed_)
+        self._set_fitted(model, preprocessing, dataclasses.replace(result, method_reason=reason))
+        return self
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
+    ) -> Array | tuple[Array, Array]:
+        """The mean (m,), with the standard deviation (m,) or the covariance (m, m) on request.
+
+        include_noise: of new observations (`noise_variance_` added), or of the function behind them.
+        """
+        if return_std and return_cov:
+            raise SettingError("Expected at most one of return_std and return_cov. Got both: call predict twice.")
+        x = self._new_inputs(X)
+        scaling, at = self._preprocessing.scaling, self._posterior()
+        mean = scaling.unscale_target(_numpy(at.mean(x)))
+        noise = self.noise_variance_ if include_noise else 0.0
+        if return_std:
+            return mean, np.sqrt(np.maximum(_numpy(at.variance(x)) * scaling.y_scale**2, 0.0) + noise)
+        if return_cov:
+            covariance = _numpy(at.covariance(x)) * scaling.y_scale**2
+            covariance[np.diag_indices_from(covariance)] += noise
+            return mean, covariance
+        return mean
+
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+        include_noise: bool = True,
+    ) -> Array:
+        """Joint samples from the posterior at X, (m, n_samples): of new observations, or of the function."""
+        x = self._new_inputs(X)
+        generator = torch.Generator().manual_seed(_seed_from(random_state))
+        samples = _numpy(self._posterior().sample(x, n_samples, generator=generator)).T
+        samples = self._preprocessing.scaling.unscale_target(samples)
+        if include_noise:
+            drawn = torch.randn(samples.shape, generator=generator, dtype=torch.float64).numpy()
+            samples += math.sqrt(self.noise_variance_) * drawn
+        return samples
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator into a folder: safetensors and JSON, no pickle."""
+        check_is_fitted(self)
+        save_model(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | None = None) -> Self:
+        """The estimator that was saved in `folder`, on the device it names or on another."""
+        regressor = cls()
+        load_model(folder, regressor, device)
+        return regressor
+
+    def _train(
+        self, x: Tensor, y: Tensor, noise: Tensor | None, method: Method, dtype: torch.dtype
+    ) -> tuple[RegressionModel, FitResult]:
+        """Train in `dtype`; in float64 where that cannot serve."""
+        try:
+            with warnings.catch_warnings():
+                # In float64, a line search may pass through such a place; where it ends is looked at afterwards.
+                warnings.simplefilter("ignore" if dtype == torch.float64 else "error", PrecisionWarning)
+                return self._train_in(x, y, noise, method, dtype)
+        except (PrecisionWarning, NotPositiveDefiniteError, ConvergenceError) as problem:
+            if dtype == torch.float64:
+                raise
+            reason = str(problem).split(". ")[0]
+        warnings.warn(
+            f"Trained in float64 instead of float32, which takes longer and twice the memory ({reason}). Pass "
+            "dtype='float64' to begin with it.",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+        return self._train(x, y, noise, method, torch.float64)
+
+    def _train_in(
+        self, x: Tensor, y: Tensor, noise: Tensor | None, method: Method, dtype: torch.dtype
+    ) -> tuple[RegressionModel, FitResult]:
+        x, y = x.to(dtype), y.to(dtype)
+        model = new_model(x, y, self.kernel, None if noise is None else noise.to(dtype))
+        exact = isinstance(method, Cholesky)
+        result = fit(
+            model,
+            model.likelihood,
+            x,
+            y,
+            method=method,
+            steps=self.steps,
+            learning_rate=None if exact and self.method == "auto" else self.learning_rate,  # L-BFGS has none
+            seed=self.seed_,
+            progress=bool(self.verbose),
+        )
+        return model, result
+
+    def _set_fitted(self, model: RegressionModel, preprocessing: Preprocessing, result: FitResult) -> None:
+        model = model.to(self._working_device()).eval()
+        self._preprocessing = preprocessing
+        self.device_ = str(model.train_targets.device)
+        self.model_, self.likelihood_, self.kernel_ = model, model.likelihood, model.covar_module
+        self.fit_result_, self.history_ = result, result.history
+        self.method_, self.method_reason_ = result.method, result.method_reason
+        # Where the first prediction puts the posterior: predicting sets no attribute.
+        self._made: list[Posterior] = []
+
+    def _posterior(self) -> Posterior:
+        """Made by the first prediction; it follows its model from then on."""
+        if not self._made:
+            self._made.append(posterior(self.model_, self.likelihood_, seed=self.seed_))
+        return self._made[0]
+
+    def _new_inputs(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+        check_inputs_finite(X, self._column_names())
+        return _tensor(self._preprocessing.inputs(X)).to(self.model_.train_inputs[0])
+
+    def _column_names(self) -> tuple[str, ...]:
+        given = getattr(self, "feature_names_in_", None)
+        return tuple(f"x{i}" for i in range(1, self.n_features_in_ + 1)) if given is None else tuple(map(str, given))
+
+    def _method_for(self, x: Tensor) -> tuple[Method, str]:
+        if isinstance(self.method, str) and self.method == "auto":
+            return choose_method(x.shape[0], x.shape[1], x.device)
+        return resolve_method(self.method), "asked for"
+
+    def _working_dtype(self) -> torch.dtype:
+        name = str(self.dtype).removeprefix("torch.")
+        if name not in _DTYPES:
+            raise SettingError(
+                f"The 'dtype' parameter of GPRegressor must be 'float32' or 'float64'. Got {self.dtype!r} instead."
+            )
+        return _DTYPES[name]
+
+    def _working_device(self) -> torch.device:
+        if str(self.device) == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            return torch.empty(0, device=self.device).device
+        except (RuntimeError, AssertionError, TypeError) as error:
+            raise SettingError(
+                "The 'device' parameter of GPRegressor must be 'auto' or a device of torch that is there, such as "
+                f"'cpu' or 'cuda'. Got {self.device!r} instead ({str(error).splitlines()[0]})."
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "_made" in state:
+            state["_made"] = []  # large, and quickly made again
+        return state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+
+def _seed_from(random_state: int | np.random.RandomState | None) -> int:
+    """A seed for torch. An int is one; a RandomState is drawn from; None asks the operating system."""
+    if random_state is None:
+        return secrets.randbits(31)
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool) and 0 <= random_state < 2**32:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _tensor(array: Array) -> Tensor:
+    # A copy: numpy's memory may be aligned otherwise than torch's, which may change the last bit of a product.
+    return torch.from_numpy(array).clone()
+
+
+def _numpy(tensor: Tensor) -> npt.NDArray[np.float64]:
+    return tensor.detach().double().cpu().numpy()

@@ -1,0 +1,94 @@
+"""Figures as inline SVG that takes its colours from the page, so that one file looks right in light and in dark.
+
+Figures are drawn in marker colours, which `to_svg` turns into CSS variables of the page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
+SERIES = ("#0a0101", "#0a0202", "#0a0303", "#0a0404", "#0a0505", "#0a0606")
+_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", PAPER: "--paper"} | {
+    color: f"--series-{i}" for i, color in enumerate(SERIES, 1)
+}
+_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+WIDTH, HEIGHT = 4.6, 3.1  # inches; small, so that the text stays readable on a phone
+
+
+def series(i: int) -> str:
+    """The colour of run i."""
+    return SERIES[i % len(SERIES)]
+
+
+def line_width(i: int) -> float:
+    """Later runs are drawn thinner, so that equal curves are all seen."""
+    return (3.0, 2.0, 1.2)[min(i, 2)]
+
+
+def plain(text: object) -> str:
+    """Text that matplotlib shows as it is: no formulas between dollar signs, nothing that XML forbids."""
+    return printable(text).replace("$", r"\$")
+
+
+def printable(text: object) -> str:
+    """Without the control characters that XML forbids."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+def figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
+    """An empty figure without background."""
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(made)
+    made.patch.set_alpha(0.0)
+    return made
+
+
+def axes(where: Figure, title: str = "", x: str = "", y: str = "", position: tuple[int, int, int] = (1, 1, 1)) -> Axes:
+    """Axes in the report's style: light grid, no box."""
+    made = where.add_subplot(*position)
+    made.patch.set_alpha(0.0)
+    made.grid(True, color=GRID, linewidth=0.8)
+    made.set_axisbelow(True)
+    for side, spine in made.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(MUTED)
+    made.tick_params(colors=MUTED, labelsize=8.5, length=3)
+    if title:
+        made.set_title(plain(title), fontsize=9.5, color=INK, loc="left")
+    made.set_xlabel(plain(x), fontsize=9, color=INK)
+    made.set_ylabel(plain(y), fontsize=9, color=INK)
+    return made
+
+
+def legend(of: Axes, **settings: Any) -> None:
+    """A legend without a box, where there is something to tell apart."""
+    if len(of.get_legend_handles_labels()[0]) > 1:
+        of.legend(frameon=False, fontsize=8.5, labelcolor=INK, **settings)
+
+
+def to_svg(drawn: Figure, key: str, label: str) -> Markup:
+    """The figure as SVG to be placed in the page; `key` keeps its ids apart from those of other figures."""
+    buffer = io.StringIO()
+    # svg.fonttype "none" keeps text as text: it is selectable, read aloud, and follows the page's font.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key, "path.simplify": True}):
+        drawn.savefig(buffer, format="svg", metadata=_NO_METADATA, facecolor="none")
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var({variable})")
+    text = re.sub(r'\bid="([^"]*)"', rf'id="{key}-\1"', text)
+    text = re.sub(r"url\(#([^)]*)\)", rf"url(#{key}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]*)"', rf'xlink:href="#{key}-\1"', text)
+    text = re.sub(r"<svg ", f'<svg role="img" aria-label="{Markup.escape(printable(label))}" ', text, count=1)
+    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return Markup(text)  # made by matplotlib, which escapes the text in it

@@ -1,0 +1,219 @@
+"""`rtgp.fit`: train the hyperparameters of a GPyTorch model in place."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from rtgp.errors import SettingError
+from rtgp.methods import CG, Cholesky, Method, resolve_method
+from rtgp.training.checkpoint import CheckpointFolder
+from rtgp.training.choose import choose_method
+from rtgp.training.descent import descend
+from rtgp.training.lbfgs import train_lbfgs
+from rtgp.training.outcome import Outcome
+from rtgp.training.problem import Problem, check_data, in_float64
+from rtgp.training.progress import Progress
+from rtgp.training.result import FitResult, FitStatus
+from rtgp.training.schedule import NAMES, Factory, Schedule, default_steps, make_optimizer, unknown_optimizer
+from rtgp.training.session import Callback, Session
+from rtgp.training.start import start_from_subset, subset_size
+from rtgp.training.stopping import Plateau
+
+FINAL_ESTIMATES = 8  # of the loss at the final parameters, where it is noisy
+_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8}
+
+
+def fit(
+    model: Any,
+    likelihood: Any,
+    X: Any,
+    y: Any,
+    method: str | Method = "auto",
+    optimizer: str | Factory | torch.optim.Optimizer = "auto",
+    steps: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    callback: Callback | None = None,
+    *,
+    checkpoint_every: int = 10,
+    subset_start: str | bool | int = "auto",
+    tolerance: float | None = None,
+    patience: int = 20,
+    progress: bool = False,
+) -> FitResult:
+    """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
+
+    method: "auto" (Cholesky where it is the cheaper, RR-CG beyond), another name, or a settings object.
+    optimizer: "auto" is L-BFGS for Cholesky and Adam for the others; "adam" (step size falling to zero over the last
+    40% of the steps), "lbfgs" (in float64; random draws frozen), "multistep" (the paper's: Adam at 0.01, divided by 10
+    at 50, 70 and 90%), or a torch optimiser: a class, a function of the parameters, or one that is made.
+    checkpoint: a folder. Every `checkpoint_every` steps the state is saved there; a run that finds a checkpoint of
+    the same problem goes on from it, to the same parameters as if it had never been interrupted.
+    callback(row, model) is called after every step; True stops the training.
+    subset_start: begin at hyperparameters fitted by Cholesky on a random subset: "auto" (half of the
+    points, at most 1000, for noisy objectives of 200 points or more), True, False, or the number of points.
+    tolerance, patience: Adam's step size begins to fall early once the mean loss of `patience` steps is below that of
+    the `patience` steps before by less than the tolerance (default 1e-3 per point), two standard errors included; 0:
+    never. For L-BFGS the relative decrease at which it ends (default 1e-8).
+    progress: show a bar with the time left.
+    """
+    _check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
+    X, y = check_data(model, X, y)
+    if method == "auto":
+        method, reason = choose_method(X.shape[0], X.shape[1], X.device)
+    else:
+        method, reason = resolve_method(method), "asked for"
+    if isinstance(optimizer, str):
+        if optimizer not in NAMES:
+            raise unknown_optimizer(optimizer)
+        if optimizer == "auto":
+            optimizer = "lbfgs" if isinstance(method, Cholesky) else "adam"
+    elif not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        raise unknown_optimizer(optimizer)
+    lbfgs = optimizer == "lbfgs"
+    if lbfgs and learning_rate is not None:
+        raise SettingError("The 'learning_rate' has no meaning for L-BFGS: leave it out, or take optimizer='adam'.")
+
+    model.train(), likelihood.train()
+    model.set_train_data(X, y, strict=False)
+    name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
+    steps = default_steps(name, X.shape[0]) if steps is None else steps
+    settings = {
+        "method": _without_addresses(repr(method)),
+        "optimizer": name,
+        "steps": str(steps),
+        "learning rate": str(learning_rate),
+        "seed": str(seed),
+        "subset start": str(subset_start),
+        "tolerance": str(tolerance),
+        "patience": str(patience),
+    }
+    try:
+        with in_float64(model, likelihood, X, y) if lbfgs else nullcontext((X, y)) as data:
+            problem = Problem(
+                model,
+                likelihood,
+                data[0],
+                data[1],
+                method,
+                seed,
+                "frozen" if lbfgs else "fresh",
+                name in ("adam", "lbfgs"),
+            )
+            folder = None if checkpoint is None else CheckpointFolder(checkpoint, {**problem.fingerprint(), **settings})
+            with Progress(progress, steps) as bar:
+                session = Session(problem, callback, folder, checkpoint_every, bar)
+                if session.finished is None:
+                    _begin(session, subset_start, seed, isinstance(method, Cholesky))
+                    outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
+                    return _finish(session, outcome, method, reason)
+            return _result(session, session.finished, method, reason)
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+        model.eval(), likelihood.eval()
+
+
+def _begin(session: Session, subset_start: str | bool | int, seed: int, exact: bool) -> None:
+    if session.resumed is not None:
+        return
+    problem = session.problem
+    count = sum(parameter.numel() for parameter in problem.parameters.values())
+    size, words = subset_size(subset_start, problem.n, count)
+    if exact and subset_start == "auto":
+        size, words = 0, "the given hyperparameters"
+    session.start = start_from_subset(problem, size, seed) if size else words
+
+
+def _train(
+    session: Session,
+    optimizer: str | Factory | torch.optim.Optimizer,
+    learning_rate: float | None,
+    steps: int,
+    tolerance: float | None,
+    patience: int,
+) -> Outcome:
+    if optimizer == "lbfgs":
+        return train_lbfgs(session, steps, _TOLERANCE["lbfgs"] if tolerance is None else tolerance)
+    made, kind, rate = make_optimizer(optimizer, session.problem.leaves, learning_rate)
+    # The paper's schedule runs its course: at its small last step sizes every loss looks flat.
+    tolerance = _TOLERANCE["noisy"] if tolerance is None else tolerance
+    plateau = None if kind == "multistep" or tolerance == 0.0 else Plateau(patience, tolerance)
+    return descend(session, made, Schedule.of(kind, rate, steps), plateau)
+
+
+def _finish(session: Session, outcome: Outcome, method: Method, reason: str) -> FitResult:
+    exact = isinstance(method, Cholesky)
+    losses = session.problem.losses(1 if exact else FINAL_ESTIMATES)
+    message = outcome.message
+    if isinstance(method, CG):
+        message += "; plain CG is biased, so the loss and the optimum are off by an unknown amount"
+    finished = {
+        "status": outcome.status.value,
+        "steps": outcome.steps,
+        "loss": statistics.fmean(losses),
+        "loss_error": 0.0 if exact else statistics.stdev(losses) / math.sqrt(len(losses)),
+        "message": message,
+    }
+    if outcome.status is not FitStatus.STOPPED:  # one that was stopped may be gone on with
+        session.save(outcome.steps, outcome.state, finished)
+    return _result(session, finished, method, reason)
+
+
+def _result(session: Session, finished: dict[str, Any], method: Method, reason: str) -> FitResult:
+    return FitResult(
+        history=session.history,
+        status=FitStatus(finished["status"]),
+        method=method,
+        method_reason=reason,
+        steps=finished["steps"],
+        seconds=session.seconds,
+        loss=finished["loss"],
+        loss_error=finished["loss_error"],
+        start=session.start,
+        message=finished["message"],
+    )
+
+
+def _name_of(optimizer: Factory | torch.optim.Optimizer) -> str:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return type(optimizer).__name__
+    return getattr(optimizer, "__qualname__", None) or _without_addresses(repr(optimizer))
+
+
+def _without_addresses(words: str) -> str:
+    """Addresses in memory differ from process to process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", words)
+
+
+def _check_settings(
+    steps: int | None,
+    learning_rate: float | None,
+    seed: int,
+    checkpoint_every: int,
+    tolerance: float | None,
+    patience: int,
+) -> None:
+    for name, value, least in (
+        ("steps", 1 if steps is None else steps, 1),
+        ("seed", seed, 0),
+        ("checkpoint_every", checkpoint_every, 1),
+        ("patience", patience, 3),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise SettingError(f"The '{name}' parameter of fit must be an integer from {least}. Got {value!r} instead.")
+    for name, number, allowed in (("learning_rate", learning_rate, False), ("tolerance", tolerance, True)):
+        real = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if number is not None and not (real and math.isfinite(number) and (number > 0 or (allowed and number == 0))):
+            raise SettingError(
+                f"The '{name}' parameter of fit must be a {'non-negative' if allowed else 'positive'} number or None. "
+                f"Got {number!r} instead."
+            )

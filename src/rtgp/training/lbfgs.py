@@ -1,0 +1,188 @@
+"""SciPy's L-BFGS-B on a deterministic objective, in float64.
+
+It is resumed by replay: the checkpoint holds every point that was evaluated with its value and gradient, and the
+algorithm, which is deterministic, runs through them again at no cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rtgp.errors import RTGPError
+from rtgp.training.errors import CheckpointError
+from rtgp.training.outcome import Outcome
+from rtgp.training.problem import Evaluation, Problem
+from rtgp.training.result import FitStatus
+from rtgp.training.session import Session
+
+Array = npt.NDArray[np.float64]
+_PENALTY = 10.0  # per point, above the worst value seen: sends the line search back from where K is not definite
+_RESTARTS = 1  # when a line search fails, once more with an empty memory
+
+
+class Surface:
+    """The objective as a function of one vector, remembering all evaluations."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.points: list[Array] = []
+        self.values: list[float] = []
+        self.gradients: list[Array] = []
+        self.failure: RTGPError | None = None  # of an evaluation since the last accepted point
+        self._failures: dict[int, RTGPError] = {}
+        self._known = 0
+        self._seen: dict[bytes, int] = {}
+        self._evaluations: dict[int, Evaluation] = {}
+
+    def x(self) -> Array:
+        flat = torch.cat([leaf.detach().reshape(-1).double() for leaf in self.problem.leaves])
+        result: Array = flat.cpu().numpy().copy()
+        return result
+
+    def move_to(self, x: Array) -> None:
+        vector, begin = torch.from_numpy(x), 0
+        values: list[Tensor] = []
+        for leaf in self.problem.leaves:
+            values.append(vector[begin : begin + leaf.numel()].reshape(leaf.shape))
+            begin += leaf.numel()
+        self.problem.restore(values)
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        key = x.tobytes()
+        if key not in self._seen:  # SciPy asks for its start twice
+            replay = len(self._seen) < self._known
+            self._seen[key] = self._replay(x) if replay else self._evaluate(x)
+        k = self._seen[key]
+        self.failure = self._failures.get(k, self.failure)
+        return self.values[k], self.gradients[k].copy()
+
+    def evaluation(self, x: Array) -> Evaluation:
+        """At a point that the algorithm has accepted, with the model there."""
+        self.move_to(x)
+        found = self._evaluations.get(self._seen[x.tobytes()])
+        return self.problem.evaluate() if found is None else found
+
+    def _evaluate(self, x: Array) -> int:
+        self.move_to(x)
+        k = len(self.values)
+        try:
+            self._evaluations[k] = self.problem.evaluate()
+            value = self._evaluations[k].objective
+            grads = [leaf.grad.reshape(-1).double() for leaf in self.problem.leaves if leaf.grad is not None]
+            gradient = torch.cat(grads).cpu().numpy().copy()
+        except RTGPError as error:
+            if not self.values:
+                raise
+            value, gradient, self._failures[k] = max(self.values) + _PENALTY, np.zeros_like(x), error
+        self.points.append(x.copy())
+        self.values.append(value)
+        self.gradients.append(gradient)
+        return k
+
+    def _replay(self, x: Array) -> int:
+        k = len(self._seen)
+        if not np.array_equal(x, self.points[k]):
+            raise CheckpointError(
+                "L-BFGS takes another path than the checkpoint records, as another version of SciPy may: "
+                "remove the checkpoint folder to begin anew."
+            )
+        if k == 0:
+            # Frozen random draws and the preconditioner are made in the first evaluation.
+            self.problem.rewind()
+            self.move_to(x)
+            self.problem.evaluate()
+        return k
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "points": torch.from_numpy(np.stack(self.points)),
+            "values": list(self.values),
+            "gradients": torch.from_numpy(np.stack(self.gradients)),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.points, self.gradients = list(state["points"].numpy()), list(state["gradients"].numpy())
+        self.values, self._known = list(state["values"]), len(state["values"])
+
+
+class _StopError(Exception):
+    """The callback asked to stop."""
+
+
+def minimise(
+    surface: Surface,
+    start: Array,
+    steps: int,
+    tolerance: float,
+    accepted: Callable[[Array], None],
+    bounds: list[tuple[float, float]] | None = None,
+) -> tuple[bool, str]:
+    """Run L-BFGS-B; the parameters end at the last accepted point. Whether it converged, and SciPy's words."""
+    from scipy.optimize import minimize
+
+    taken, last = 0, start
+
+    def count(x: Array) -> None:
+        nonlocal taken, last
+        taken += 1
+        if not np.array_equal(x, last):  # SciPy may report that it stayed where it was
+            surface.failure = None
+        last = x.copy()
+        accepted(x)
+
+    for _ in range(1 + _RESTARTS):
+        options = {"maxiter": steps - taken, "maxfun": 100 * steps, "ftol": tolerance, "gtol": 1e-6, "maxcor": 20}
+        found = minimize(surface, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=count, options=options)
+        start = found.x
+        # 1: the steps are used up; 2: the line search failed. After a failed evaluation 0 is no convergence either.
+        if found.status == 1 or (found.status == 0 and surface.failure is None) or taken >= steps:
+            break
+    surface.move_to(found.x)
+    words = str(found.message).strip().rstrip(".")
+    if found.status != 1 and surface.failure is not None:
+        raise surface.failure
+    if found.status == 2:
+        return True, "no lower point was found by the line search, at the limit of the working precision"
+    return found.status == 0, words
+
+
+def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
+    """Train a model with recording, callbacks and checkpoints."""
+    surface = Surface(session.problem)
+    start = surface.x()
+    if session.resumed is not None:
+        surface.load_state_dict(session.resumed)
+        start = surface.points[0].copy()
+    known, iteration = len(session.history), 0
+
+    def accept(x: Array) -> None:
+        nonlocal iteration
+        if iteration >= known:
+            found = surface.evaluation(x)
+            stop = session.record(session.row(iteration, found, math.nan), steps)
+            if stop or session.due(iteration):
+                session.save(iteration, surface.state_dict())
+            if stop:
+                raise _StopError
+        iteration += 1
+
+    surface(start)
+    try:
+        if known:
+            iteration = 1
+        else:
+            accept(start)
+        converged, words = minimise(surface, start, steps, tolerance, accept)
+    except _StopError:
+        return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict())
+    status = FitStatus.CONVERGED if converged else FitStatus.STEPS
+    evaluations = f"{iteration - 1} steps, {len(surface.values)} evaluations"
+    message = f"{'converged' if converged else 'ended'} by L-BFGS in {evaluations}: {words}"
+    return Outcome(status, iteration - 1, message, surface.state_dict())

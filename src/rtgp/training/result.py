@@ -1,0 +1,39 @@
+"""What a fit returns."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from rtgp.methods import Method
+from rtgp.training.history import History
+
+
+class FitStatus(enum.Enum):
+    """Why training ended."""
+
+    CONVERGED = "converged"  # the stopping criterion was met
+    STEPS = "steps"  # the number of steps was used up
+    STOPPED = "stopped"  # the callback asked for it
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a fit went. The parameters themselves are in the model."""
+
+    history: History
+    status: FitStatus
+    method: Method
+    method_reason: str
+    steps: int
+    seconds: float
+    loss: float  # negative log marginal likelihood per point at the final parameters, without priors
+    loss_error: float  # its standard error; 0 where it is exact
+    start: str  # where training began, in words
+    message: str  # why it ended, in words
+
+    def __repr__(self) -> str:
+        return (
+            f"FitResult({self.status.name}, steps={self.steps}, loss={self.loss:.5f} +- {self.loss_error:.1g}, "
+            f"seconds={self.seconds:.1f}, method={type(self.method).__name__}: {self.message})"
+        )

@@ -1,0 +1,163 @@
+"""The commands from end to end on small tables, through Typer's runner and once as a real process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from rtgp.cli import app
+
+N = 60
+
+
+def table(path: Path, rows: int = N, header: bool = True, target: bool = True) -> Path:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(rows, 2))
+    y = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=rows)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "price": y} if target else {"a": X[:, 0], "b": X[:, 1]})
+    frame.to_csv(path, index=False, header=header)
+    return path
+
+
+def run(*args: object, code: int = 0) -> str:
+    """All output of a command that ends with `code`; an unexpected exception is never hidden."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    run("fit", table(folder / "data.csv"), "--target", "price", "-o", folder / "model", "--steps", 5)
+    return folder / "model"
+
+
+def test_fit_and_report(tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv")
+    output = run(
+        "fit", data, "-t", "price", "-o", tmp_path / "m", "--steps", 5, "--report", tmp_path / "r.html"
+    )  # fmt: skip
+    assert "log marginal likelihood" in output
+    assert "leave-one-out" in output
+    assert 'id="posterior"' in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "m" / "fit.json").read_text())["target"] == "price"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data.csv", "m", "r.html"]
+
+
+def test_fit_holds_rows_out_and_does_not_overwrite_unasked(tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv")
+    args = ["fit", data, "--target", "price", "-o", tmp_path / "m", "--steps", 3]
+    assert "held-out" in run(*args, "--holdout", 0.2)
+    assert "--overwrite" in run(*args, code=2)
+    run(*args, "--overwrite")
+
+
+def test_predict(model: Path, tmp_path: Path) -> None:
+    new, out = table(tmp_path / "new.csv", 7, target=False), tmp_path / "out.csv"
+    run("predict", model, new, "--output", out, "--std", "--interval", 0.9)
+    found = pd.read_csv(out)
+    assert list(found.columns) == ["mean", "std", "lower", "upper"]
+    assert len(found) == 7
+    np.testing.assert_allclose(found["upper"] - found["mean"], 1.6448536 * found["std"], rtol=1e-6)
+    run("predict", model, new, "--output", tmp_path / "latent.csv", "--std", "--latent")
+    assert (pd.read_csv(tmp_path / "latent.csv")["std"] < found["std"]).all()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["latent.csv", "new.csv", "out.csv"]
+
+
+def test_predict_takes_columns_by_name_and_leaves_others_out(model: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path / "new.csv", 5))
+    frame.to_csv(tmp_path / "other.csv", index=False, columns=["price", "b", "a"])
+    plain = run("predict", model, table(tmp_path / "plain.csv", 5))
+    assert run("predict", model, tmp_path / "other.csv") == plain
+    frame[["a", "b"]].to_csv(tmp_path / "unnamed.csv", index=False, header=False)
+    assert run("predict", model, tmp_path / "unnamed.csv") == plain
+
+
+def test_a_table_without_header(tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", header=False)
+    run("fit", data, "--target", 3, "-o", tmp_path / "m", "--steps", 3)
+    new = table(tmp_path / "new.csv", 4, header=False, target=False)
+    assert run("predict", tmp_path / "m", new).count("\n") == 5
+
+
+def test_info(model: Path) -> None:
+    output = run("info", model)
+    for word in ("price", "a, b", "Cholesky", "lengthscale[0]", "noise"):
+        assert word in output
+
+
+def test_compare(tmp_path: Path) -> None:
+    data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
+    output = run("compare", data, "--target", "price", "--steps", 4, "--report", report)
+    lines = [line.split() for line in output.splitlines()]
+    for method in ("cholesky", "cg", "rr-cg"):
+        assert any(line[:1] == [method] and len(line) == 8 for line in lines), output
+    assert report.is_file()
+    assert "twice" in run("compare", data, "--target", "price", "--methods", "cg,cg", code=2)
+
+
+def test_same_seed_same_table(tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv")
+    args = ["compare", data, "--target", "price", "--methods", "rr-cg", "--steps", 3, "--seed", 4]
+    rows = [next(line.split() for line in run(*args).splitlines() if " rr-cg " in line) for _ in range(2)]
+    assert rows[0][:5] == rows[1][:5]
+
+
+def test_idle_columns_are_named_in_a_warning(tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path / "data.csv"))
+    frame.insert(0, "same", 1.0)
+    frame.insert(0, "copy", frame["a"])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    output = run("fit", tmp_path / "data.csv", "--target", "price", "-o", tmp_path / "m", "--steps", 3)
+    assert "rtgp: warning:" in output
+    assert "'same'" in output
+    assert "'a' (= 'copy')" in output
+
+
+def test_help_has_examples() -> None:
+    assert "rtgp demo" in run("--help")
+    for command in ("demo", "fit", "predict", "compare", "info"):
+        assert f"rtgp {command}" in run(command, "--help")
+    assert run("--version").startswith("rtgp ")
+
+
+@pytest.mark.slow
+def test_demo_is_calibrated(tmp_path: Path) -> None:
+    output = run("demo", "--output", tmp_path / "out")
+    rows = [line.split() for line in output.splitlines() if line.split()[:1] in (["cholesky"], ["cg"], ["rr-cg"])]
+    assert len(rows) == 3
+    for row in rows:
+        percent = next(cell for cell in row if cell.endswith("%"))
+        assert 0.85 <= float(percent.rstrip("%")) / 100 <= 0.95
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_small_demo(tmp_path: Path) -> None:
+    output = run("demo", "--output", tmp_path / "out", "--points", 100, "--steps", 3)
+    assert "lengthscales" in output
+    assert 'id="posterior"' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_as_a_process(model: Path, tmp_path: Path) -> None:
+    new = table(tmp_path / "new.csv", 3)
+    command = [sys.executable, "-m", "rtgp"]
+    done = subprocess.run([*command, "predict", model, new], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 4
+    refused = [*command, "predict", tmp_path / "none", new]
+    done = subprocess.run(refused, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("rtgp: error: ")
+    assert done.stderr.count("\n") == 1
+    done = subprocess.run([*refused, "--debug"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
