@@ -32,7 +32,7 @@ test-all: lint
 	$(PYTEST)
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/rtgp demo
 
 bench: setup
 	set -e; for file in benchmarks/bench_*.py; do echo "$$file"; $(BIN)/python "$$file"; done

@@ -1,13 +1,17 @@
 """Gaussian processes learned without the bias of truncated solvers or random features."""
 
+from typing import TYPE_CHECKING, Any
+
 from rtgp import datasets, errors, operators, truncation
 from rtgp.linear_algebra import logdet, solve
 from rtgp.methods import CG, RRCG, Cholesky
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.posterior import posterior
-from rtgp.regressor import GPRegressor
 from rtgp.solvers import PivotedCholesky
 from rtgp.training import fit
+
+if TYPE_CHECKING:
+    from rtgp.regressor import GPRegressor
 
 __version__ = "0.1.0"
 
@@ -28,3 +32,12 @@ __all__ = [
     "solve",
     "truncation",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimator on first use: scikit-learn takes two seconds to load, which the other ways in do not need."""
+    if name == "GPRegressor":
+        from rtgp.regressor import GPRegressor
+
+        return GPRegressor
+    raise AttributeError(f"module 'rtgp' has no attribute {name!r}")

@@ -47,7 +47,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+SLOW = {"paper", "no warm start"}
+CASES = [
+    pytest.param(method, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, method in METHODS.items()
+]
+
+
+@pytest.mark.parametrize("method", CASES)
 def test_gradient_and_value_are_unbiased(setting, method):
     assert float(z_scores(*setting, method).abs().max()) < 4.0
 

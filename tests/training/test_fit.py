@@ -69,7 +69,7 @@ class TestOptimum:
         assert result.status is FitStatus.STEPS
 
     @pytest.mark.real_data
-    @pytest.mark.parametrize("name", ["elevators", "pol"])
+    @pytest.mark.parametrize("name", ["elevators", pytest.param("pol", marks=pytest.mark.slow)])
     def test_default_rr_cg_on_real_data(self, real_data, name):
         assert gap_on_real_data(name, 400) < 0.005
 

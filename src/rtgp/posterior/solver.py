@@ -39,8 +39,8 @@ class Solver(VarianceSolver, Protocol):
 # evaluating a kernel block takes.
 _ARRAYS = 10
 _BYTES = 512 * 2**20
-# Kernel blocks of 8 MiB stay near the processor: 2.5 times as fast as 50 MiB (n = 5,000). Fewer than 128 columns at once
-# would slow the products with them.
+# Kernel blocks of 8 MiB stay near the processor: 2.5 times as fast as 50 MiB (n = 5,000). Fewer than 128 columns at
+# once would slow the products with them.
 _BLOCK = 2**20
 _COLUMNS = (128, 2048)
 

@@ -75,14 +75,14 @@ def hyperparameter_names(runs: Sequence[Run]) -> list[str]:
 
 
 def hyperparameter_trace(runs: Sequence[Run], name: str) -> Figure:
-    """One hyperparameter against the step; on a log scale where it is positive."""
+    """One hyperparameter against the step; on a log scale where it ranges over decades."""
     drawn = figure(WIDTH_SMALL, HEIGHT_SMALL)
     on = axes(drawn, title=name, x="step")
     for i, run in enumerate(runs):
         _trace(on, run, name, i)
     values = np.concatenate([run.column(name) for run in runs])
     values = values[np.isfinite(values)]
-    if values.size and (values > 0).all() and values.max() > 3 * values.min():
+    if values.size and (values > 0).all() and values.max() > 100 * values.min():
         on.set_yscale("log")
         on.minorticks_off()
     on.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))

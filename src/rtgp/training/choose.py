@@ -7,7 +7,7 @@ import torch
 from rtgp.methods import RRCG, Cholesky, Method
 
 # Where the whole training by Cholesky and L-BFGS (60 evaluations) takes as long as by RR-CG and Adam (150 steps):
-# on CPU measured between 1500 (elevators) and 4000 (pol), on an H200 from FINDINGS 2e.
+# on 2 CPU cores between 1500 (elevators) and 4000 (pol); on a GPU Cholesky holds out longer.
 _CHOLESKY_UP_TO = {"cpu": 3000, "cuda": 8000}
 _CHEAP_INPUTS = 100  # beyond it the kernel's entries cost both methods more than the algebra does
 

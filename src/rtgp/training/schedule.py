@@ -14,7 +14,7 @@ from rtgp.errors import SettingError
 
 Factory = Callable[..., torch.optim.Optimizer]
 
-DECAY_FRACTION = 0.4  # of the steps, at the end: FINDINGS 2e
+DECAY_FRACTION = 0.4  # of the steps, at the end
 _SHORTEST_DECAY = 20
 NAMES = ("auto", "adam", "lbfgs", "multistep")
 
