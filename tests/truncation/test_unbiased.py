@@ -141,7 +141,7 @@ def test_survival_path_is_what_the_driver_uses():
 
 
 class TestVarianceBound:
-    """docs/theory/roulette.md: an error below kappa proxy_j gives Var <= (kappa tau)^2 with weights 1/M, 7/3 of it with 1/S."""
+    """An error below kappa proxy_j gives Var <= (kappa tau)^2 with weights 1/M, 7/3 of it with 1/S (docs/theory)."""
 
     KAPPA, TAU = 3.0, 0.2
 
