@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rtgp.datasets import Dataset, Table, load, names, read_table
 from rtgp.errors import InputError
+from rtgp.report.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,19 +81,6 @@ def check_model_output(folder: Path, overwrite: bool) -> None:
         if not overwrite:
             raise InputError(f"The folder {str(folder)!r} already holds a model. Add --overwrite to replace it.")
     _check_parent(folder)
-
-
-def write_text(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def write_fit_record(folder: Path, record: dict[str, Any]) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import typer
 
 from rtgp.cli import options
-from rtgp.cli.files import check_file_output, read_fit_record, read_inputs, write_text
+from rtgp.cli.files import check_file_output, read_fit_record, read_inputs
 from rtgp.cli.terminal import say
 from rtgp.errors import SettingError
 from rtgp.regressor import GPRegressor
+from rtgp.report.files import write_text
 
 SUFFIXES = (".csv", ".txt")
 

@@ -66,7 +66,6 @@ class KrylovObjective:
         self.settings, self.frozen = settings, frozen
         self._held: _Held | None = None
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
-
         self._warned = False
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
 

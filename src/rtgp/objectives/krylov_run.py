@@ -86,18 +86,13 @@ class KrylovRun:
         Unbiased like `gradient_vectors`, and consistent with the value, which line searches need; costs as many
         columns as there were iterations.
         """
-        result, columns = self.result, range(result_width(self.value_columns))
+        result, columns = self.result, range(self.value_columns.start, self.value_columns.stop)
         left, right = [], []
         assert result.basis is not None
-        for k in columns:
-            column = self.value_columns.start + k
+        for k, column in enumerate(columns):
             u, v = log_derivative_vectors(result.gamma[:, column], result.beta[:, column], result.basis[:, :, k])
             left.append(u * (result.squares[0, column] / len(columns)))
             right.append(v)
         first, second, _ = self.y_solves()
         trace = torch.cat(left, dim=1).to(first.dtype), torch.cat(right, dim=1).to(first.dtype)
         return gradient_vectors(trace, first, second)
-
-
-def result_width(columns: slice) -> int:
-    return int(columns.stop - columns.start)

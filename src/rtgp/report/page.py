@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ from rtgp.report import picture, prediction_plots, training_plots
 from rtgp.report.calibration import verdict
 from rtgp.report.content import Curve, Report, Surface
 from rtgp.report.environment import versions
+from rtgp.report.files import write_text
 from rtgp.report.style import to_svg
 
 
@@ -72,15 +71,7 @@ def write_report(path: str | Path, report: Report) -> Path:
     """Write the page as `path`; it appears there whole or not at all."""
     path, text = Path(path), render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_text(path, text)
     return path
 
 
