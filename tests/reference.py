@@ -135,3 +135,13 @@ def greedy_pivoted_cholesky(K: Array, rank: int) -> Array:
         pivot = int(np.argmax(np.diag(residual)))
         factor[:, k] = residual[:, pivot] / np.sqrt(residual[pivot, pivot])
     return factor
+
+
+def average_information(K_hat: Array, residual: Array, derivatives: Array, mean_derivatives: Array) -> Array:
+    """(p, p) for dK_hat (p, n, n) and dmean (p, n): 1/2 alpha^T dK_a K_hat^-1 dK_b alpha + dm_a^T K_hat^-1 dm_b.
+
+    Gilmour, Thompson and Cullis (1995); alpha = K_hat^-1 residual.
+    """
+    inverse = np.linalg.inv(K_hat)
+    columns = derivatives @ (inverse @ residual)  # (p, n)
+    return 0.5 * columns @ inverse @ columns.T + mean_derivatives @ inverse @ mean_derivatives.T

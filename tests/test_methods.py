@@ -100,7 +100,7 @@ WRONG = [
             {"probes": 0},
             {"probes": "ten"},
             {"refresh": 0},
-            {"refresh": None},
+            {"refresh": 1.5},
             {"preconditioner": 5},
             {"preconditioner": "none"},
             {"tolerance": 0.0},

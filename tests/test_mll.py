@@ -388,7 +388,7 @@ class TestStateBetweenCalls:
     def test_other_data_of_the_same_size(self):
         """A stale preconditioner and warm start are still those of a positive definite P and of any start."""
         model = make(X, Y)
-        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, rtgp.RRCG(probes=200), seeded(0))
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, rtgp.RRCG(probes=200, refresh=10), seeded(0))
         estimated(mll, Y)
         other = Y.flip(0)
         model.set_train_data(X.roll(5, 0), other, strict=False)

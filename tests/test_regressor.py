@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import LinearMean
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -19,10 +20,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import gp_models
 import rtgp
 from rtgp.errors import InputError, PrecisionWarning, RTGPError, SettingError, UnsupportedModelError
 from rtgp.modelling.standard_errors import standard_errors
 from rtgp.regressor import GPRegressor
+from rtgp.training import CheckpointError
+from rtgp.training.session import Session
 
 
 def data(n: int = 60, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -169,6 +173,21 @@ def test_standard_errors_are_those_of_the_curvature() -> None:
         assert errors == pytest.approx(gp.hyperparameter_errors_, rel=1e-3)
 
 
+def test_standard_errors_of_other_models() -> None:
+    """Any mean has them; the weights of a network have none, and infinity is for what the data do not depend on."""
+    X, y = (torch.tensor(array) for array in data(40))
+    y = (y - y.mean()) / y.std()
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    constant = torch.cat([X, torch.zeros(40, 1, dtype=X.dtype)], dim=1)
+    for cholesky in (True, False):
+        linear = standard_errors(gp_models.make(X, y, mean=LinearMean(2)), cholesky, 0)
+        assert all(0.0 < error < np.inf for error in linear.values())
+        assert {"weights[0]", "weights[1]", "bias"} <= linear.keys()
+        deep = standard_errors(gp_models.make(X, y, features=network), cholesky, 0)
+        assert {name for name, error in deep.items() if np.isnan(error)} == {n for n in deep if "features" in n}
+        assert standard_errors(gp_models.make(constant, y), cholesky, 0)["lengthscale[2]"] == np.inf
+
+
 def _curvature_error(gp: GPRegressor, name: str) -> float:
     model, mll = gp.model_, rtgp.MarginalLogLikelihood(gp.likelihood_, gp.model_, "cholesky")
     n, value = len(model.train_targets), gp.hyperparameters_[name]
@@ -228,6 +247,39 @@ def test_float64_where_float32_cannot_serve() -> None:
         GPRegressor(method="rr-cg", steps=80, learning_rate=0.3, dtype="float64", random_state=0).fit(X, y)
 
 
+def test_a_checkpoint_of_float32_and_of_the_float64_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in the second training: the first fails as before, the second goes on from where it was."""
+    X = np.linspace(0.0, 1.0, 300)[:, None]
+    y = np.sin(6.0 * X[:, 0])
+    gp = GPRegressor(method="rr-cg", steps=80, learning_rate=0.3, random_state=0)
+    with pytest.warns(PrecisionWarning, match="Trained in float64"):
+        whole = clone(gp).fit(X, y)
+    record, steps = Session.record, []
+
+    def interrupted(self: Session, row: dict, end: int) -> bool:
+        if self.problem.X.dtype == torch.float64:
+            steps.append(row["step"])
+            if len(steps) == 25:
+                raise KeyboardInterrupt
+        return record(self, row, end)
+
+    monkeypatch.setattr(Session, "record", interrupted)
+    with pytest.warns(PrecisionWarning), pytest.raises(KeyboardInterrupt):
+        clone(gp).fit(X, y, checkpoint=tmp_path)
+    with pytest.warns(PrecisionWarning, match="Trained in float64"):
+        resumed = clone(gp).fit(X, y, checkpoint=tmp_path)
+    assert steps[24:26] == [24, 20]
+    assert resumed.hyperparameters_ == whole.hyperparameters_
+    assert resumed.log_marginal_likelihood_value_ == whole.log_marginal_likelihood_value_
+    with pytest.raises(CheckpointError, match=r"another problem.*float32"):
+        clone(gp).set_params(dtype="float64").fit(X, y, checkpoint=tmp_path)
+
+
+def test_a_checkpoint_needs_a_seed(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="'random_state'"):
+        GPRegressor().fit(*data(20), checkpoint=tmp_path)
+
+
 def test_own_kernel_with_active_columns() -> None:
     X, y = data(60, 3)
     kernel = AdditiveKernel(ScaleKernel(RBFKernel(active_dims=[0])), LinearKernel(active_dims=[2]))
@@ -265,6 +317,24 @@ def test_missing_values_are_named_by_row_and_column(fitted: GPRegressor) -> None
         GPRegressor().fit(X, y)
 
 
+def test_text_is_named_by_row_and_column(fitted: GPRegressor) -> None:
+    X, y = data()
+    frame = pd.DataFrame(X, columns=["north", "east"]).astype({"east": object})
+    frame.loc[6, "east"] = "far"
+    frame.loc[9, "east"] = "near"
+    words = r"X: row 7, column '{}' holds the text 'far'; a number was expected"
+    with pytest.raises(InputError, match=words.format("east")):
+        GPRegressor().fit(frame, y)
+    for table in (frame.to_numpy(), frame.to_numpy().tolist(), frame.to_numpy().astype(str)):
+        with pytest.raises(InputError, match=words.format("x2")):
+            GPRegressor().fit(table, y)
+        with pytest.raises(InputError, match=words.format("x2")):
+            fitted.predict(table)
+    with pytest.raises(InputError, match="row 1, column 'colour' holds the text 'red'"):
+        GPRegressor().fit(pd.DataFrame({"a": X[:, 0], "colour": pd.Categorical(["red"] * 60)}), y)
+    np.testing.assert_array_equal(fitted.predict(X.astype(str)), fitted.predict(X))  # numbers written out are numbers
+
+
 @pytest.mark.parametrize(
     "settings, error, words",
     [
@@ -278,7 +348,7 @@ def test_missing_values_are_named_by_row_and_column(fitted: GPRegressor) -> None
         ({"device": "abacus"}, SettingError, "'device' parameter of GPRegressor must be"),
         ({"steps": 0}, SettingError, "'steps' parameter"),
         ({"method": "rr-cg", "learning_rate": -1.0}, SettingError, "'learning_rate' parameter"),
-        ({"method": "cholesky", "learning_rate": 0.1}, SettingError, "no meaning for L-BFGS"),
+        ({"method": "cholesky", "learning_rate": 0.1}, SettingError, "no meaning for 'lbfgs'"),
     ],
 )
 def test_settings_out_of_range(settings: dict, error: type[RTGPError], words: str) -> None:

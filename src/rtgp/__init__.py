@@ -6,11 +6,12 @@ from rtgp import datasets, errors, operators, truncation
 from rtgp.linear_algebra import logdet, solve
 from rtgp.methods import CG, RRCG, Cholesky
 from rtgp.mll import MarginalLogLikelihood
-from rtgp.posterior import posterior
+from rtgp.posterior import Posterior, posterior
 from rtgp.solvers import PivotedCholesky
-from rtgp.training import fit
+from rtgp.training import FitResult, History, fit
 
 if TYPE_CHECKING:
+    from rtgp.diagnostics import diagnose
     from rtgp.regressor import GPRegressor
 
 __version__ = "0.1.0"
@@ -19,11 +20,15 @@ __all__ = [
     "CG",
     "RRCG",
     "Cholesky",
+    "FitResult",
     "GPRegressor",
+    "History",
     "MarginalLogLikelihood",
     "PivotedCholesky",
+    "Posterior",
     "__version__",
     "datasets",
+    "diagnose",
     "errors",
     "fit",
     "logdet",
@@ -40,4 +45,8 @@ def __getattr__(name: str) -> Any:
         from rtgp.regressor import GPRegressor
 
         return GPRegressor
+    if name == "diagnose":
+        from rtgp.diagnostics import diagnose
+
+        return diagnose
     raise AttributeError(f"module 'rtgp' has no attribute {name!r}")

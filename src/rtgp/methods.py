@@ -36,7 +36,7 @@ class CG:
     probes: int = 10
     preconditioner: PivotedCholesky | None = field(default_factory=lambda: PivotedCholesky(5, "greedy"))
     probe_kind: ProbeKind = "rademacher"
-    refresh: int = 1
+    refresh: int | None = 1
     warm_start: bool = False
     tolerance: float | None = None
     operator: str = "auto"
@@ -56,8 +56,9 @@ class RRCG:
     truncation: a rule from rtgp.truncation. The default follows the residual of the run itself.
     coupling: "max": the rule gives the length of the run, J_z = max(J_1, J_2), and the two y-solves share it;
     "independent": three truncations, each by the rule (the paper's).
-    refresh: calls after which the preconditioner is made anew; tolerance: error ratio at which a column has
-    converged, by default 1e-4 in float32 and 1e-8 in float64.
+    refresh: calls after which the preconditioner is made anew; None: when the iterations it would save are worth it,
+    with the rank that makes a step cheapest. tolerance: error ratio at which a column has converged, by default 1e-4 in
+    float32 and 1e-8 in float64.
     """
 
     truncation: SurvivalRule = field(default_factory=ResidualDriven)
@@ -65,7 +66,7 @@ class RRCG:
     preconditioner: PivotedCholesky | None = field(default_factory=PivotedCholesky)
     probe_kind: ProbeKind = "preconditioner"
     coupling: str = "max"
-    refresh: int = 10
+    refresh: int | None = None
     warm_start: bool = True
     tolerance: float | None = None
     operator: str = "auto"
@@ -125,7 +126,8 @@ def _positive_integer(method: Any, name: str) -> None:
 
 def _check_krylov(method: CG | RRCG) -> None:
     _positive_integer(method, "probes")
-    _positive_integer(method, "refresh")
+    if method.refresh is not None:
+        _positive_integer(method, "refresh")
     check_probe_kind(method.probe_kind)
     if method.preconditioner is not None and not isinstance(method.preconditioner, PivotedCholesky):
         raise SettingError(

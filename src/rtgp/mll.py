@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +17,20 @@ from torch import Tensor
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
 from rtgp.methods import RRCG, Method, resolve_method
-from rtgp.objectives import Batch, EstimateStats
+from rtgp.objectives import Batch, EstimateStats, Extras, covers
 
 
 class NotPSDCovarianceError(NotPositiveDefiniteError, NotPSDError):
     """What GPyTorch raises in this place too: callers that expect it (BoTorch starts anew) find it."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What `MarginalLogLikelihood.evaluate` returns."""
+
+    objective: Tensor  # (), differentiable
+    contrast: Tensor | None  # (), differentiable
+    information: Tensor | None  # (p, p)
 
 
 class MarginalLogLikelihood(ExactMarginalLogLikelihood):
@@ -72,16 +82,50 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
 
     def forward(self, function_dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Tensor:
         """The estimate for the model's output on its training inputs, `model(train_x)`, and the targets."""
+        return self.evaluate(function_dist, target, *params, **kwargs).objective
+
+    def evaluate(
+        self,
+        function_dist: MultivariateNormal,
+        target: Tensor,
+        *params: Any,
+        contrast: bool = False,
+        information: float | None = None,
+        iterations: int | None = Extras.iterations,
+        **kwargs: Any,
+    ) -> Evaluated:
+        """The estimate with what optimisers made for noisy gradients need beside it.
+
+        contrast: a scalar whose gradient has mean zero and the covariance of the gradient estimate over probes.
+        information: the average-information matrix over the trainable parameters of this module, in their order, with
+        solves of this tolerance; like the objective, divided by n.
+        iterations: after which those solves end all the same; None: as many as it takes.
+        """
         batch = self._read(function_dist, target, *params, **kwargs)
+        trained = [] if information is None else self._trained()
+        extras = Extras(contrast, trained, 1.0 if information is None else information, iterations)
         try:
-            estimate = self._objective(batch, self._call_generator())
+            estimate = self._objective(batch, self._call_generator(), extras)
         except NotPositiveDefiniteError as error:
             raise NotPSDCovarianceError(str(error)) from error
         self.last = estimate.stats
+        n = batch.form.size
         # The value of the estimate, with the gradient of the surrogate.
         loss = estimate.value + (estimate.surrogate - estimate.surrogate.detach())
         total: Tensor = self._add_other_terms(-loss.to(batch.residual.dtype), params)
-        return total / batch.form.size
+        found = estimate.information
+        return Evaluated(
+            objective=total / n,
+            contrast=None if estimate.contrast is None else estimate.contrast / n,
+            information=None if found is None else found / n,
+        )
+
+    def knows_information(self, function_dist: MultivariateNormal, target: Tensor) -> bool:
+        """Whether `evaluate` can give the average-information matrix of all trainable parameters."""
+        return covers(self._read(function_dist, target), self._trained())
+
+    def _trained(self) -> list[Tensor]:
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def _call_generator(self) -> torch.Generator | None:
         if self.draws == "fresh":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import secrets
 import warnings
 from pathlib import Path
@@ -24,6 +25,7 @@ from rtgp.methods import Cholesky, Method, resolve_method
 from rtgp.modelling.model import RegressionModel, check_kernel_setting, new_model
 from rtgp.modelling.preprocessing import (
     Preprocessing,
+    check_inputs_are_numbers,
     check_inputs_finite,
     check_noise,
     check_target_finite,
@@ -94,13 +96,23 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, noise: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, noise: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Train on X (n, d) and y (n,). noise: known variances (n,), in the square of y's units, instead of one that
-        is learned."""
+        is learned.
+
+        checkpoint: a folder for the state of training. The same fit goes on from what it finds there, to the same
+        parameters as if it had never been interrupted; a checkpoint of another fit is refused. Needs a `random_state`.
+        """
         check_kernel_setting(self.kernel)
+        if checkpoint is not None and self.random_state is None:
+            raise SettingError(
+                "A checkpoint needs an integer as the 'random_state' of GPRegressor, because only a run with the same "
+                "random numbers can go on from it. Got None instead."
+            )
         dtype, device = self._working_dtype(), self._working_device()
         if y is not None:
             check_target_finite(y)
+        check_inputs_are_numbers(X)
         X, y = validate_data(
             self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2, ensure_all_finite=False
         )
@@ -119,7 +131,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         method, reason = self._method_for(inputs)
         if isinstance(method, Cholesky):
             dtype = torch.float64
-        model, result = self._train(inputs, target, known, method, dtype)
+        model, result = self._train(inputs, target, known, method, dtype, checkpoint)
 
         n = len(y)
         self.dtype_ = str(model.train_targets.dtype).removeprefix("torch.")
@@ -184,14 +196,20 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return regressor
 
     def _train(
-        self, x: Tensor, y: Tensor, noise: Tensor | None, method: Method, dtype: torch.dtype
+        self,
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor | None,
+        method: Method,
+        dtype: torch.dtype,
+        checkpoint: str | os.PathLike[str] | None,
     ) -> tuple[RegressionModel, FitResult]:
         """Train in `dtype`; in float64 where that cannot serve."""
         try:
             with warnings.catch_warnings():
                 # In float64, a line search may pass through such a place; where it ends is looked at afterwards.
                 warnings.simplefilter("ignore" if dtype == torch.float64 else "error", PrecisionWarning)
-                return self._train_in(x, y, noise, method, dtype)
+                return self._train_in(x, y, noise, method, dtype, checkpoint)
         except (PrecisionWarning, NotPositiveDefiniteError, ConvergenceError) as problem:
             if dtype == torch.float64:
                 raise
@@ -202,10 +220,18 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             PrecisionWarning,
             stacklevel=3,
         )
-        return self._train(x, y, noise, method, torch.float64)
+        # Another problem, so a folder of its own. A later run finds that float32 fails as before and goes on here.
+        below = None if checkpoint is None else Path(checkpoint) / "float64"
+        return self._train(x, y, noise, method, torch.float64, below)
 
     def _train_in(
-        self, x: Tensor, y: Tensor, noise: Tensor | None, method: Method, dtype: torch.dtype
+        self,
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor | None,
+        method: Method,
+        dtype: torch.dtype,
+        checkpoint: str | os.PathLike[str] | None,
     ) -> tuple[RegressionModel, FitResult]:
         x, y = x.to(dtype), y.to(dtype)
         model = new_model(x, y, self.kernel, None if noise is None else noise.to(dtype))
@@ -219,6 +245,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             steps=self.steps,
             learning_rate=None if exact and self.method == "auto" else self.learning_rate,  # L-BFGS has none
             seed=self.seed_,
+            checkpoint=checkpoint,
             progress=bool(self.verbose),
         )
         return model, result
@@ -241,6 +268,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
 
     def _new_inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
+        check_inputs_are_numbers(X)
         X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
         check_inputs_finite(X, self._column_names())
         return _tensor(self._preprocessing.inputs(X)).to(self.model_.train_inputs[0])

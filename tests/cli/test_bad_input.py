@@ -89,6 +89,35 @@ def test_settings(tmp_path: Path, options: list[str], word: str) -> None:
     assert names(tmp_path) == ["data.csv"]
 
 
+def test_a_checkpoint_of_another_fit(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(GOOD)
+    (tmp_path / "other.csv").write_text(GOOD.replace("1,1,1", "1,1,9"))
+    fit = ["-t", "price", "-o", tmp_path / "m", "--checkpoint", tmp_path / "state", "--steps", 2]
+    args = ["fit", tmp_path / "data.csv", *fit]
+    assert CliRunner().invoke(app, [str(arg) for arg in args]).exit_code == 0
+    before = names(tmp_path)
+    for other, word in (
+        (["fit", tmp_path / "other.csv", *fit], "data"),
+        ([*args, "--seed", 1], "seed"),
+        ([*args, "--kernel", "matern32"], "model"),
+        ([*args, "--method", "rr-cg"], "method"),
+    ):
+        said = refused(*other, "--overwrite")
+        assert "another problem" in said
+        assert word in said
+    assert names(tmp_path) == before
+
+
+def test_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(GOOD)
+    fit = ["fit", tmp_path / "data.csv", "-t", "price", "-o", tmp_path / "m", "--checkpoint"]
+    assert "is a file" in refused(*fit, tmp_path / "data.csv")
+    assert "does not exist" in refused(*fit, tmp_path / "no" / "state")
+    for folder in (tmp_path / "m", tmp_path / "m" / "state"):
+        assert "lies in the output" in refused(*fit, folder)
+    assert names(tmp_path) == ["data.csv"]
+
+
 def test_usage_errors_are_bad_input() -> None:
     for args in (["fit"], ["fit", "x.csv", "--steps", "0"], ["nonsense"]):
         assert CliRunner().invoke(app, args).exit_code == 2

@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rtgp.cli import app
+from rtgp.regressor import GPRegressor
+from rtgp.training.session import Session
 
 N = 60
 
@@ -60,6 +62,34 @@ def test_fit_holds_rows_out_and_does_not_overwrite_unasked(tmp_path: Path) -> No
     run(*args, "--overwrite")
 
 
+@pytest.mark.parametrize("method", ["rr-cg", "cholesky"])
+def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    data, state = table(tmp_path / "data.csv"), tmp_path / "state"
+    args = ["fit", data, "-t", "price", "--method", method, "--steps", 16, "--holdout", 0.2]
+    run(*args, "-o", tmp_path / "whole")
+    record, seen = Session.record, []
+
+    def interrupted(self: Session, row: dict, steps: int) -> bool:
+        seen.append(row["step"])
+        if row["step"] == 13:
+            raise KeyboardInterrupt
+        return record(self, row, steps)
+
+    again = [*args, "-o", tmp_path / "again", "--checkpoint", state]
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "record", interrupted)
+        CliRunner().invoke(app, [str(arg) for arg in again])
+    assert seen[-1] == 13
+    assert not (tmp_path / "again").exists()
+    seen.clear()
+    monkeypatch.setattr(Session, "record", lambda *given: seen.append(given[1]["step"]) or record(*given))
+    run(*again)
+    assert 10 <= seen[0] <= 11  # the last checkpoint
+    whole, resumed = (GPRegressor.load(tmp_path / name) for name in ("whole", "again"))
+    assert resumed.hyperparameters_ == whole.hyperparameters_
+    assert resumed.log_marginal_likelihood_value_ == whole.log_marginal_likelihood_value_
+
+
 def test_predict(model: Path, tmp_path: Path) -> None:
     new, out = table(tmp_path / "new.csv", 7, target=False), tmp_path / "out.csv"
     run("predict", model, new, "--output", out, "--std", "--interval", 0.9)
@@ -101,7 +131,21 @@ def test_compare(tmp_path: Path) -> None:
     for method in ("cholesky", "cg", "rr-cg"):
         assert any(line[:1] == [method] and len(line) == 8 for line in lines), output
     assert report.is_file()
+    assert "*" not in output
     assert "twice" in run("compare", data, "--target", "price", "--methods", "cg,cg", code=2)
+
+
+def test_compare_marks_the_biased_likelihood_of_cg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the size up to which the exact value is computed, CG's number is its own estimate."""
+    monkeypatch.setattr("rtgp.cli.scoring.EXACT_UP_TO", 10)
+    data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
+    output = run("compare", data, "--target", "price", "--steps", 4, "--report", report)
+    marked = [line.split()[0] for line in output.splitlines() if " *" in line]
+    assert marked == ["cg"]
+    assert sum(line.startswith("* Biased: plain CG") for line in output.splitlines()) == 1
+    assert "* Biased: plain CG" in report.read_text(encoding="utf-8")
+    fitted = run("fit", data, "-t", "price", "-o", tmp_path / "m", "--method", "cg", "--steps", 3)
+    assert "biased: plain CG's own estimate" in fitted
 
 
 def test_same_seed_same_table(tmp_path: Path) -> None:

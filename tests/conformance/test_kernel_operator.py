@@ -1,20 +1,26 @@
-"""One suite for the KernelOperator protocol; every implementation runs it, against NumPy in float64."""
+"""One suite for the KernelOperator protocol; every implementation runs it, against NumPy in float64.
+
+On the CPU, and under `-m gpu` on a card. The fused operator runs on the CPU in Triton's interpreter, where it is
+installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import gpytorch
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 
 import reference
+import triton_mode
 from rtgp.errors import InputError
 from rtgp.kernels import KernelForm, read_kernel
-from rtgp.operators import DenseOperator, KernelOperator, TiledOperator
+from rtgp.operators import DenseOperator, KernelOperator, TiledOperator, TritonOperator
 
 TILE = 8  # small: n = 17 gives three tiles, the last of one point
 
@@ -22,9 +28,12 @@ TILE = 8  # small: n = 17 gives three tiles, the last of one point
 OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
     "dense": DenseOperator,
     "tiled": TiledOperator,
+    "triton": TritonOperator,
 }
+SINGLE = ("triton",)  # those that work in float32 alone
 
 DIMENSIONS = 6
+DEVICE = ["cpu"]  # where the tensors of the test that runs now are; set by `make`
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-6}  # relative to the largest entry
 
 
@@ -46,8 +55,8 @@ class Case:
             base = gpytorch.kernels.RBFKernel(**options)
         else:
             base = gpytorch.kernels.MaternKernel(nu={"12": 0.5, "32": 1.5, "52": 2.5}[self.kind[-2:]], **options)
-        kernel = gpytorch.kernels.ScaleKernel(base).to(dtype)
-        base.lengthscale = 2.0 if ard is None else torch.linspace(1.0, 3.0, ard)
+        kernel = gpytorch.kernels.ScaleKernel(base).to(DEVICE[0], dtype)
+        base.lengthscale = 2.0 if ard is None else torch.linspace(1.0, 3.0, ard, device=DEVICE[0])
         kernel.outputscale = 2.5
         return kernel
 
@@ -61,7 +70,7 @@ CASES = [Case(kind, structure) for kind in reference.KINDS for structure in ("ar
 
 
 def array(x: Tensor) -> np.ndarray:
-    return x.detach().double().numpy()
+    return x.detach().double().cpu().numpy()
 
 
 def scales(kernel: gpytorch.kernels.ScaleKernel) -> tuple[np.ndarray, float]:
@@ -73,11 +82,11 @@ def points(n: int, dtype: torch.dtype) -> Tensor:
     if n > 4:
         x[-1] = x[1]  # duplicates, in tiles far apart and next to one another
         x[3] = x[2]
-    return x.to(dtype)
+    return x.to(DEVICE[0], dtype)
 
 
 def vectors(n: int, r: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    return torch.randn(n, r, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(n, r, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE[0], dtype)
 
 
 def assert_close(got: Tensor, wanted: np.ndarray, dtype: torch.dtype, factor: float = 1.0) -> None:
@@ -85,14 +94,40 @@ def assert_close(got: Tensor, wanted: np.ndarray, dtype: torch.dtype, factor: fl
     np.testing.assert_allclose(array(got), wanted, rtol=0, atol=factor * TOLERANCE[dtype] * scale)
 
 
-@pytest.fixture(params=OPERATORS)
-def make(request: pytest.FixtureRequest) -> Callable[..., KernelOperator]:
-    operator = OPERATORS[request.param]
+@dataclass(frozen=True)
+class Maker:
+    """Makes one kind of operator on one device."""
 
-    def build(kernel: gpytorch.kernels.Kernel, x: Tensor, tile: int = TILE) -> KernelOperator:
-        return operator(read_kernel(kernel, x), tile)
+    name: str
+    device: str
 
-    return build
+    @property
+    def dtype(self) -> torch.dtype:
+        """The best precision the operator has, for what needs no other."""
+        return torch.float32 if self.name in SINGLE else torch.float64
+
+    def __call__(self, kernel: gpytorch.kernels.Kernel, x: Tensor, tile: int = TILE) -> KernelOperator:
+        form = read_kernel(kernel, x)
+        if self.name in SINGLE and form.dtype != torch.float32:
+            pytest.skip("float32 only")
+        return OPERATORS[self.name](form, tile)
+
+
+def places() -> Iterator[ParameterSet]:
+    for name in OPERATORS:
+        if name != "triton" or triton_mode.INSTALLED:
+            yield pytest.param(Maker(name, "cpu"), id=name)
+        yield pytest.param(Maker(name, "cuda"), id=f"{name}-cuda", marks=[pytest.mark.gpu, triton_mode.needs_cuda])
+
+
+@pytest.fixture(params=places())
+def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    maker: Maker = request.param
+    if maker.name == "triton" and maker.device == "cpu" and triton_mode.CUDA:
+        pytest.skip("Triton's interpreter is for machines without a card")
+    DEVICE[0] = maker.device
+    yield maker
+    DEVICE[0] = "cpu"
 
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -101,7 +136,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=[f"{c.kind}-{c.structure}" fo
 
 @dtypes
 @cases
-def test_values(make: Callable[..., KernelOperator], case: Case, dtype: torch.dtype) -> None:
+def test_values(make: Maker, case: Case, dtype: torch.dtype) -> None:
     """Everything without a gradient, for every kernel."""
     x, x_new = points(17, dtype), points(11, dtype)
     kernel = case.kernel(dtype)
@@ -128,7 +163,9 @@ def test_values(make: Callable[..., KernelOperator], case: Case, dtype: torch.dt
 
 @dtypes
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 17, 1023])
-def test_sizes(make: Callable[..., KernelOperator], n: int, dtype: torch.dtype) -> None:
+def test_sizes(make: Maker, n: int, dtype: torch.dtype) -> None:
+    if n > 200 and make == Maker("triton", "cpu"):
+        pytest.skip("half a minute in the interpreter")
     case = Case("matern32", "ard")
     kernel, x = case.kernel(dtype), points(n, dtype)
     operator = make(kernel, x, tile=100 if n > 100 else TILE)
@@ -142,7 +179,7 @@ def test_sizes(make: Callable[..., KernelOperator], n: int, dtype: torch.dtype) 
 @dtypes
 @pytest.mark.parametrize("r", [0, 1, 3, 8, 9, 11, 16, 17, 33, 63, 64, 70])
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_numbers_of_columns(make: Callable[..., KernelOperator], r: int, contiguous: bool, dtype: torch.dtype) -> None:
+def test_numbers_of_columns(make: Maker, r: int, contiguous: bool, dtype: torch.dtype) -> None:
     case = Case("rbf", "ard")
     kernel, x = case.kernel(dtype), points(130, dtype)
     v = vectors(130, r, dtype)
@@ -191,7 +228,7 @@ def input_gradient(case: Case, kernel: gpytorch.kernels.ScaleKernel, x: Tensor, 
 @dtypes
 @cases
 @pytest.mark.parametrize("by", ["bilinear", "contract"])
-def test_gradients(make: Callable[..., KernelOperator], case: Case, by: str, dtype: torch.dtype) -> None:
+def test_gradients(make: Maker, case: Case, by: str, dtype: torch.dtype) -> None:
     """sum_r u_r^T K v_r and its gradient with respect to every hyperparameter and to the inputs."""
     x = points(17, dtype).requires_grad_()
     kernel = case.kernel(dtype)
@@ -202,7 +239,7 @@ def test_gradients(make: Callable[..., KernelOperator], case: Case, by: str, dty
     if by == "bilinear":
         value = operator.bilinear(u, v)
     else:
-        weight = torch.from_numpy(W).to(dtype)
+        weight = torch.from_numpy(W).to(x)
         value = operator.contract(lambda rows, cols: weight[rows, cols])
     assert value.dtype == torch.float64
     assert value.shape == ()
@@ -221,13 +258,13 @@ def test_gradients(make: Callable[..., KernelOperator], case: Case, by: str, dty
 
 @dtypes
 @pytest.mark.parametrize("kind", reference.KINDS)
-def test_deep_kernel(make: Callable[..., KernelOperator], kind: str, dtype: torch.dtype) -> None:
+def test_deep_kernel(make: Maker, kind: str, dtype: torch.dtype) -> None:
     """Gradients reach the weights of a feature map in front of the kernel."""
     case = Case(kind, "ard")
     generator = torch.Generator().manual_seed(0)
-    raw = torch.randn(23, 2, generator=generator, dtype=torch.float64).to(dtype)
-    first = torch.randn(2, 7, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-    second = torch.randn(7, DIMENSIONS, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    raw = torch.randn(23, 2, generator=generator, dtype=torch.float64).to(DEVICE[0], dtype)
+    first = torch.randn(2, 7, generator=generator, dtype=torch.float64).to(DEVICE[0], dtype).requires_grad_()
+    second = torch.randn(7, DIMENSIONS, generator=generator, dtype=torch.float64).to(DEVICE[0], dtype).requires_grad_()
 
     def features(a: Tensor, b: Tensor) -> Tensor:
         return torch.tanh(raw.to(a.dtype) @ a) @ b
@@ -239,14 +276,14 @@ def test_deep_kernel(make: Callable[..., KernelOperator], kind: str, dtype: torc
     weights = [w.detach().double().requires_grad_() for w in (first, second)]
     f = features(*weights)
     W = array(u) @ array(v).T
-    f.backward(torch.from_numpy(input_gradient(case, kernel, f, (W + W.T) / 2)))
+    f.backward(torch.from_numpy(input_gradient(case, kernel, f, (W + W.T) / 2)).to(f))
     for ours, theirs in zip((first, second), weights, strict=True):
         assert_close(ours.grad, array(theirs.grad), dtype, factor=10)
 
 
 @dtypes
 @cases
-def test_derivative_matmul(make: Callable[..., KernelOperator], case: Case, dtype: torch.dtype) -> None:
+def test_derivative_matmul(make: Maker, case: Case, dtype: torch.dtype) -> None:
     kernel, x = case.kernel(dtype), points(17, dtype)
     operator = make(kernel, x)
     v = vectors(17, 3, dtype)
@@ -260,38 +297,38 @@ def test_derivative_matmul(make: Callable[..., KernelOperator], case: Case, dtyp
     assert not result.requires_grad
 
 
-def test_frozen_parameters_have_no_derivative(make: Callable[..., KernelOperator]) -> None:
-    kernel = Case("rbf", "ard").kernel(torch.float64)
-    v = vectors(17, 3, torch.float64)
+def test_frozen_parameters_have_no_derivative(make: Maker) -> None:
+    kernel = Case("rbf", "ard").kernel(make.dtype)
+    v = vectors(17, 3, make.dtype)
     kernel.base_kernel.raw_lengthscale.requires_grad_(False)
-    operator = make(kernel, points(17, torch.float64))
+    operator = make(kernel, points(17, make.dtype))
     assert operator.derivative_matmul(v).shape == (1, 17, 3)
     operator.bilinear(v, v).backward()
     assert kernel.base_kernel.raw_lengthscale.grad is None
     assert kernel.raw_outputscale.grad is not None
 
     kernel.raw_outputscale.requires_grad_(False)
-    operator = make(kernel, points(17, torch.float64))
+    operator = make(kernel, points(17, make.dtype))
     assert operator.hyperparameters == ()
     assert operator.derivative_matmul(v).shape == (0, 17, 3)
     assert not operator.bilinear(v, v).requires_grad
 
 
 @pytest.mark.parametrize("kind", ["rbf", "matern12"])
-def test_products_are_values_of_their_own(make: Callable[..., KernelOperator], kind: str) -> None:
+def test_products_are_values_of_their_own(make: Maker, kind: str) -> None:
     """No autograd history, even for vectors that have one, and no view of what the operator holds."""
     case = Case(kind, "ard")
-    kernel, x = case.kernel(torch.float64), points(17, torch.float64).requires_grad_()
+    kernel, x = case.kernel(make.dtype), points(17, make.dtype).requires_grad_()
     operator = make(kernel, x)
     K = case.matrix(kernel, x, x)
-    v = vectors(17, 11, torch.float64).requires_grad_()
+    v = vectors(17, 11, make.dtype).requires_grad_()
     cross = operator.cross(x[:3])
-    index = torch.arange(17)
+    index = torch.arange(17, device=make.device)
 
     def results() -> list[Tensor]:
         return [
             operator.matmul(v),
-            operator.matmul(torch.eye(17, dtype=torch.float64)),
+            operator.matmul(torch.eye(17, dtype=make.dtype, device=make.device)),
             operator.diagonal(),
             operator.rows(index),
             operator.derivative_matmul(v),
@@ -309,40 +346,41 @@ def test_products_are_values_of_their_own(make: Callable[..., KernelOperator], k
         result.fill_(torch.nan)
     for again, before in zip(results(), kept, strict=True):
         assert torch.equal(again, before)
-    assert_close(operator.rows(index), K, torch.float64)
+    assert_close(operator.rows(index), K, make.dtype)
 
 
-def test_bilinear_can_be_taken_twice(make: Callable[..., KernelOperator]) -> None:
+def test_bilinear_can_be_taken_twice(make: Maker) -> None:
     """Values of two calls add up, and one call's backward does not use up the other's."""
-    kernel = Case("matern52", "ard").kernel(torch.float64)
-    operator = make(kernel, points(17, torch.float64))
-    u, v = vectors(17, 2, torch.float64, 1), vectors(17, 2, torch.float64, 2)
+    kernel = Case("matern52", "ard").kernel(make.dtype)
+    operator = make(kernel, points(17, make.dtype))
+    u, v = vectors(17, 2, make.dtype, 1), vectors(17, 2, make.dtype, 2)
     operator.bilinear(u, v).backward(retain_graph=True)
     once = kernel.raw_outputscale.grad.clone()
     operator.bilinear(v, u).backward(retain_graph=True)
-    torch.testing.assert_close(kernel.raw_outputscale.grad, 2 * once, rtol=1e-12, atol=0)
+    torch.testing.assert_close(kernel.raw_outputscale.grad, 2 * once, rtol=TOLERANCE[make.dtype], atol=0)
 
 
 @pytest.mark.parametrize("shape", [(17,), (16, 2), (17, 2, 2)])
-def test_wrong_shapes_are_refused(make: Callable[..., KernelOperator], shape: tuple[int, ...]) -> None:
-    operator = make(Case("rbf", "ard").kernel(torch.float64), points(17, torch.float64))
-    v = torch.ones(shape, dtype=torch.float64)
-    for product in (operator.matmul, operator.derivative_matmul, operator.cross(points(3, torch.float64)).matmul):
+def test_wrong_shapes_are_refused(make: Maker, shape: tuple[int, ...]) -> None:
+    operator = make(Case("rbf", "ard").kernel(make.dtype), points(17, make.dtype))
+    v = torch.ones(shape, dtype=make.dtype, device=make.device)
+    for product in (operator.matmul, operator.derivative_matmul, operator.cross(points(3, make.dtype)).matmul):
         with pytest.raises(InputError, match=r"\(17, r\)"):
             product(v)
     with pytest.raises(InputError, match=r"\(17, r\)"):
         operator.bilinear(v, v)
 
 
-def test_one_dimensional_inputs(make: Callable[..., KernelOperator]) -> None:
+def test_one_dimensional_inputs(make: Maker) -> None:
     """x (n,) is read as (n, 1), in the operator and in its cross products."""
-    kernel, x = gpytorch.kernels.RBFKernel().double(), torch.linspace(0, 1, 9, dtype=torch.float64)
+    kernel = gpytorch.kernels.RBFKernel().to(make.device, make.dtype)
+    x = torch.linspace(0, 1, 9, dtype=make.dtype, device=make.device)
     wanted = reference.kernel_matrix("rbf", array(x)[:3, None], array(x)[:, None], np.array([np.log(2.0)]))
-    assert_close(make(kernel, x).cross(x[:3]).to_dense(), wanted, torch.float64)
+    assert_close(make(kernel, x).cross(x[:3]).to_dense(), wanted, make.dtype)
 
 
 @dtypes
-def test_outputscale_far_from_one(make: Callable[..., KernelOperator], dtype: torch.dtype) -> None:
+def test_outputscale_far_from_one(make: Maker, dtype: torch.dtype) -> None:
     """The scale is kept apart: relative accuracy does not depend on it."""
     case = Case("matern52", "ard")
     for outputscale in (1e-12, 1e12):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -38,12 +39,26 @@ def test_mixed_precision_gradient_is_that_of_float64(real_data, method):
 
 def ill_conditioned(dtype):
     generator = torch.Generator().manual_seed(0)
-    x = torch.rand(400, 2, dtype=dtype, generator=generator)
-    y = torch.sin(6 * x[:, 0])
+    x = torch.rand(400, 2, generator=generator)
+    x, y = x.to(dtype), torch.sin(6 * x[:, 0]).to(dtype)
     return Regression(x, y, noise_floor=1e-9).set(lengthscale=1.0, outputscale=1.0, noise=1e-7)
 
 
-@pytest.mark.parametrize("method", ["cholesky", "rr-cg"])
+@pytest.mark.parametrize("method", ["rr-cg"])
+def test_beyond_the_limit_of_float32_it_works_in_float64(method):
+    """From the first call on in which float32 cannot serve, with the same draws: the answer of a model in float64."""
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        model = ill_conditioned(dtype).set(lengthscale=0.3, outputscale=1.0, noise=1e-5)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=torch.Generator().manual_seed(0))
+        with nullcontext() if dtype == torch.float64 else pytest.warns(PrecisionWarning, match="in float64 from here"):
+            found.append(gradient(model, mll)[0])
+        assert mll.last.dtype == torch.float64
+    # What is left is the inputs and parameters, given in float32.
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 1e-3
+
+
+@pytest.mark.parametrize("method", ["cholesky"])
 def test_beyond_the_limit_of_float32_it_says_so(method):
     """Rounding of K exceeds the noise: a warning with a remedy, and then a right answer or an error, never NaN."""
     model = ill_conditioned(torch.float32)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import gpytorch
 import pytest
 import torch
 
 from rtgp.errors import SettingError
 from rtgp.kernels import KernelForm, read_kernel
-from rtgp.operators import DenseOperator, TiledOperator, choose, make, make_from_form
+from rtgp.operators import DenseOperator, TiledOperator, TritonOperator, choose, make, make_from_form
 from rtgp.operators.choose import free_memory
+from rtgp.operators.triton import availability
 
 N = 1000
 
@@ -45,7 +48,7 @@ def test_a_name_is_followed_whatever_the_memory() -> None:
 
 @pytest.mark.parametrize("name", ["sparse", "Dense", "", None, 3])
 def test_unknown_names(name: str) -> None:
-    with pytest.raises(SettingError, match="'auto', 'dense', 'tiled'"):
+    with pytest.raises(SettingError, match="'auto', 'dense', 'tiled', 'triton'"):
         choose(form(), name)
     with pytest.raises(SettingError):
         make(gpytorch.kernels.RBFKernel(), torch.zeros(3, 1), name)
@@ -54,3 +57,70 @@ def test_unknown_names(name: str) -> None:
 def test_free_memory_is_plausible() -> None:
     """Between what this test surely has and what no machine has; file caches count as free."""
     assert 2**26 < free_memory(torch.device("cpu")) < 2**50
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Triton and a new card were here."""
+    monkeypatch.setattr(availability, "importable", lambda: True)
+    monkeypatch.setattr(availability, "_too_old", lambda device: None)
+
+
+def on_card(n: int = N, d: int = 2, dtype: torch.dtype = torch.float32) -> KernelForm:
+    """A form that says it is on a card; nothing is computed with it."""
+    result = read_kernel(gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()), torch.zeros(n, d), dtype)
+    result.device = torch.device("cuda", 0)
+    return result
+
+
+@pytest.mark.usefixtures("card")
+def test_auto_on_a_card() -> None:
+    plenty = 2**40
+    assert choose(on_card(), available=plenty).operator == "dense"  # small: K stays in the cache
+    assert choose(on_card(), available=0).operator == "triton"
+    assert choose(on_card(20_000), available=plenty).operator == "triton"
+    assert "faster" in choose(on_card(20_000), available=plenty).reason
+    assert choose(on_card(20_000, d=40), available=plenty).operator == "dense"
+    assert choose(on_card(20_000, d=40), available=0).operator == "triton"
+    assert choose(on_card(20_000, d=129), available=0).operator == "tiled"
+    assert choose(on_card(20_000, dtype=torch.float64), available=0).operator == "tiled"
+    assert choose(form(), available=0).operator == "tiled"  # on the CPU nothing changes
+
+
+def test_a_fallback_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(availability, "importable", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    availability._too_old.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="rtgp"):
+        choices = [choose(on_card(), available=0) for _ in range(3)]
+    availability._too_old.cache_clear()
+    assert {choice.operator for choice in choices} == {"tiled"}
+    assert "compute capability 7.5, below 8.0" in choices[0].reason
+    assert [record.name for record in caplog.records] == ["rtgp"]
+    assert "compute capability 7.5" in caplog.text
+
+
+@pytest.mark.usefixtures("card")
+def test_reasons_against_the_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    supported = availability.supported
+    assert supported(on_card()) is None
+    assert supported(form()) == "the data is on cpu, not on a CUDA device"
+    assert "float64" in supported(on_card(dtype=torch.float64))
+    assert supported(on_card(d=129)) == "there are 129 inputs"
+    both = gpytorch.kernels.RBFKernel() + gpytorch.kernels.MaternKernel()
+    assert "not a single RBF or Matern kernel" in supported(read_kernel(both, torch.zeros(3, 1)))
+    monkeypatch.setattr(availability, "importable", lambda: False)
+    assert supported(on_card()) == "Triton is not installed"
+
+
+def test_triton_asked_for_and_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(availability, "importable", lambda: False)
+    words = r"supports RBF and Matern 1/2, 3/2, 5/2.*float32.*CUDA.*Here Triton is not installed.*'auto', 'dense'"
+    with pytest.raises(SettingError, match=words):
+        choose(form(), "triton")
+    with pytest.raises(SettingError, match="Triton is not installed"):
+        make(gpytorch.kernels.RBFKernel(), torch.zeros(3, 1), "triton")
+    with pytest.raises(SettingError, match="Triton is not installed"):
+        TritonOperator(form())

@@ -107,7 +107,6 @@ def test_matrix_of_zeros() -> None:
         P = LowRankPlusIdentity(factor, torch.float64)
         torch.testing.assert_close(P.solve(r)[0], r)
         assert float(P.logdet()) == 0.0
-        assert P.top_eigenvalue == 1.0
 
 
 def test_automatic_rank() -> None:
@@ -167,7 +166,8 @@ def test_solve_float32_stays_positive_definite(top: float) -> None:
         assert squares.dtype == torch.float64
         assert bool(((squares - wanted_squares).abs() < 1e-6 * size * wanted_squares.sqrt() + 1e-12 * size**2).all())
     matrix = safe.solve(torch.eye(N))[0].double()
-    assert smallest_eigenvalue((matrix + matrix.T) / 2) > 0.0
+    # As far as a matrix of float32 numbers of order one can be: their rounding alone moves an eigenvalue by 3e-8.
+    assert smallest_eigenvalue((matrix + matrix.T) / 2) > 1.0 / (1.0 + top) - 3e-8
 
 
 def test_columns_are_independent() -> None:
@@ -183,11 +183,9 @@ def test_square_root_and_determinant(top: float) -> None:
     factor = low_rank(top)
     dense = factor @ factor.T + torch.eye(N, dtype=torch.float64)
     P = LowRankPlusIdentity(factor, torch.float32)
-    v = torch.randn(N, 3, generator=generator(6), dtype=torch.float64)
-    twice = P.sqrt_matmul(P.sqrt_matmul(v))
-    torch.testing.assert_close(twice, dense @ v, rtol=1e-10, atol=1e-12 * top)
+    root = P.sqrt_matmul(torch.eye(N, dtype=torch.float64))
+    torch.testing.assert_close(root @ root.T, dense, rtol=1e-10, atol=1e-12 * top)
     torch.testing.assert_close(P.logdet(), torch.linalg.slogdet(dense)[1], rtol=1e-9, atol=0)
-    np.testing.assert_allclose(P.top_eigenvalue, float(torch.linalg.eigvalsh(dense)[-1]), rtol=1e-10)
 
 
 def test_identity() -> None:
@@ -205,7 +203,8 @@ def test_any_matrix(scale: float) -> None:
     A = scale * (kernel("rbf") + 1e-2 * torch.eye(N, dtype=torch.float64))
     P = low_rank_of_matrix(PivotedCholesky(20), A.diagonal(), rows(A), torch.float64, generator())
     inverse, identity = P.solve(torch.eye(N, dtype=torch.float64))[0], torch.eye(N, dtype=torch.float64)
-    dense = P.sqrt_matmul(P.sqrt_matmul(identity))
+    root = P.sqrt_matmul(identity)
+    dense = root @ root.T
     torch.testing.assert_close(dense @ inverse, identity, rtol=0, atol=1e-9)
     torch.testing.assert_close(P.logdet(), torch.linalg.slogdet(dense)[1], rtol=1e-9, atol=1e-9)
     root = torch.linalg.cholesky(inverse)

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
+from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.priors import GammaPrior, NormalPrior, UniformPrior
 
 import rtgp
 from rtgp.training import CheckpointError, CheckpointWarning, FitStatus, fit
@@ -19,8 +23,9 @@ from rtgp.training.checkpoint import CheckpointFolder, seal
 KILLER = Path(__file__).with_name("killed_training.py")
 
 RUNS = {
-    "rr-cg, adam": {"method": "rr-cg", "steps": 30},
-    "rr-cg, from a subset": {"method": "rr-cg", "steps": 12, "subset_start": 50},
+    "rr-cg, average information": {"method": "rr-cg", "steps": 12, "tolerance": 1e-9},
+    "rr-cg, adam": {"method": "rr-cg", "optimizer": "adam", "steps": 30},
+    "rr-cg, from a subset": {"method": "rr-cg", "steps": 12, "subset_start": 50, "tolerance": 1e-9},
     "paper, multistep": {"method": rtgp.RRCG.paper(), "steps": 12, "optimizer": "multistep"},
     "cg, SGD": {"method": rtgp.CG(10), "steps": 12, "optimizer": torch.optim.SGD, "learning_rate": 0.05},
     "rr-cg, L-BFGS": {"method": "rr-cg", "optimizer": "lbfgs", "steps": 12},
@@ -56,7 +61,7 @@ class TestResume:
         assert result.steps == wanted.steps
         columns = [name for name in wanted.history.columns if name not in ("seconds", "learning_rate")]
         for name in columns:
-            assert result.history.column(name) == wanted.history.column(name)
+            np.testing.assert_array_equal(result.history.column(name), wanted.history.column(name))
 
     def test_from_the_last_checkpoint_after_a_crash(self, problem, values, tmp_path):
         """Steps after the last checkpoint are taken again, alike."""
@@ -186,6 +191,19 @@ class TestDamage:
             fit(*problem(), **RUN, checkpoint=tmp_path / "file")
 
 
+def known_noise(number: float) -> FixedNoiseGaussianLikelihood:
+    return FixedNoiseGaussianLikelihood(torch.full((120,), number, dtype=torch.float64))
+
+
+FIXED = {
+    "known noise": known_noise,
+    "bounds": lambda number: GaussianLikelihood(noise_constraint=GreaterThan(1e-3 * number)),
+    "priors, gamma": lambda number: GaussianLikelihood(noise_prior=GammaPrior(2.0, number)),
+    "priors, normal": lambda number: GaussianLikelihood(noise_prior=NormalPrior(number, 1.0)),
+    "priors, uniform": lambda number: GaussianLikelihood(noise_prior=UniformPrior(0.0, 100.0 + number)),
+}
+
+
 class TestForeign:
     @pytest.mark.parametrize(
         "change, words",
@@ -194,7 +212,7 @@ class TestForeign:
             ({"steps": 21}, "steps (here 21, there 20)"),
             ({"method": rtgp.RRCG(probes=3)}, "probes=3"),
             ({"learning_rate": 0.2}, "learning rate"),
-            ({"optimizer": "multistep"}, "optimizer (here multistep, there adam)"),
+            ({"optimizer": "multistep"}, "optimizer (here multistep, there average-information)"),
         ],
     )
     def test_other_settings(self, problem, interrupted, change, words):
@@ -218,8 +236,39 @@ class TestForeign:
     def test_other_kernel_with_the_same_parameters(self, problem, tmp_path, kernels):
         first, second = (ScaleKernel(kernel(ard_num_dims=2)) for kernel in kernels)
         fit(*problem(kernel=first), **RUN, checkpoint=tmp_path, callback=lambda row, model: True)
-        with pytest.raises(CheckpointError, match="model"):
+        with pytest.raises(CheckpointError, match=r"model \(here .*ScaleKernel, Matern"):
             fit(*problem(kernel=second), **RUN, checkpoint=tmp_path)
+
+    def test_the_kernels_are_named(self, problem, interrupted):
+        with pytest.raises(CheckpointError, match=r"model \(here .*MaternKernel\(nu=1.5\).*, there .*RBFKernel"):
+            fit(*problem(kernel=ScaleKernel(MaternKernel(1.5, ard_num_dims=2))), **RUN, checkpoint=interrupted)
+
+    @pytest.mark.parametrize("what", FIXED)
+    def test_other_fixed_numbers(self, problem, tmp_path, what):
+        """The same modules and trainable parameters: only what decides the optimum silently is another."""
+        first, same, other = (FIXED[what](number) for number in (0.1, 0.1, 0.2))
+        fit(*problem(likelihood=first), **RUN, checkpoint=tmp_path, callback=lambda row, model: row["step"] == 1)
+        with pytest.raises(CheckpointError, match="another problem") as caught:
+            fit(*problem(likelihood=other), **RUN, checkpoint=tmp_path)
+        differing = str(caught.value).partition("What differs: ")[2]
+        assert differing.startswith("fixed numbers of the model (here ")
+        assert what.partition(",")[0] in differing
+        steps = []
+        fit(*problem(likelihood=same), **RUN, checkpoint=tmp_path, callback=lambda row, m: steps.append(row["step"]))
+        assert steps[0] == 2
+
+    def test_other_fixed_parameters(self, problem, tmp_path):
+        """They would be overwritten by those of the checkpoint."""
+
+        def fixed(value):
+            model, *rest = problem()
+            model.kernel.outputscale = value
+            model.kernel.raw_outputscale.requires_grad_(False)
+            return model, *rest
+
+        fit(*fixed(1.0), **RUN, checkpoint=tmp_path, callback=lambda row, model: True)
+        with pytest.raises(CheckpointError, match=r"fixed numbers of the model \(here fixed parameters"):
+            fit(*fixed(2.0), **RUN, checkpoint=tmp_path)
 
 
 def kill_and_resume(folder: Path, moments: int) -> None:

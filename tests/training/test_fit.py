@@ -218,14 +218,16 @@ class TestCallbackAndHistory:
         seen = []
         result = fit(*problem(), method="rr-cg", steps=3, callback=lambda row, model: seen.append(row))
         assert list(result.history.columns) == [
-            *("step", "loss", "gradient_norm", "iterations", "residual"),
+            *("step", "loss", "loss_error", "gradient_norm", "gradient_error", "iterations", "residual"),
             *("truncation_first", "truncation_second", "truncation_probes", "rank", "rebuilt"),
             *("learning_rate", "seconds", "noise", "mean", "outputscale", "lengthscale[0]", "lengthscale[1]"),
         ]
         assert result.history.column("step") == [0, 1, 2]
         assert result.history.rows == seen
-        assert result.history.to_frame().shape == (3, 17)
-        assert result.history.column("rebuilt") == [1, 0, 0]
+        assert result.history.to_frame().shape == (3, 19)
+        assert result.history.column("rebuilt")[0] == 1
+        assert all(0.0 < error < 1.0 for error in result.history.column("gradient_error"))
+        assert all(0.0 < error < 0.1 for error in result.history.column("loss_error"))
         with pytest.raises(rtgp.errors.SettingError, match="columns"):
             result.history.column("lengthscales")
 
@@ -267,7 +269,7 @@ class TestBadNumbers:
             ({"steps": 0}, "steps"),
             ({"seed": -1}, "seed"),
             ({"learning_rate": 0.0}, "learning_rate"),
-            ({"learning_rate": 0.1}, "L-BFGS"),
+            ({"learning_rate": 0.1}, "no meaning for 'lbfgs'"),
             ({"optimizer": "newton"}, "optimizer"),
             ({"optimizer": 3}, "optimizer"),
             ({"method": "exact"}, "method"),

@@ -9,6 +9,7 @@ import typer
 
 from rtgp.cli.compare import compare
 from rtgp.cli.demo import demo
+from rtgp.cli.diagnose import diagnose
 from rtgp.cli.fit import fit
 from rtgp.cli.info import info
 from rtgp.cli.predict import predict
@@ -23,7 +24,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 bad input. Results go to the standard output, all else to the "
     "standard error.",
 )
-for function in (demo, fit, predict, compare, info):
+for function in (demo, fit, predict, compare, info, diagnose):
     app.command()(command(function))
 
 

@@ -83,6 +83,18 @@ def check_model_output(folder: Path, overwrite: bool) -> None:
     _check_parent(folder)
 
 
+def check_checkpoint(folder: Path, output: Path) -> None:
+    """A folder apart from the model's, which holds nothing but the model."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"The checkpoint {str(folder)!r} is a file. Expected the name of a folder.")
+    if folder.absolute().is_relative_to(output.absolute()):
+        raise InputError(
+            f"The checkpoint {str(folder)!r} lies in the output {str(output)!r}, which holds the model alone. "
+            "Name another folder."
+        )
+    _check_parent(folder)
+
+
 def write_fit_record(folder: Path, record: dict[str, Any]) -> None:
     """Where the model in `folder` came from."""
     write_text(folder / FIT_FILE, json.dumps(record, indent=1) + "\n")

@@ -12,11 +12,19 @@ import numpy as np
 import typer
 
 from rtgp.cli import options
-from rtgp.cli.files import check_file_output, check_model_output, frame_of, read_data, write_fit_record
+from rtgp.cli.files import (
+    check_checkpoint,
+    check_file_output,
+    check_model_output,
+    frame_of,
+    read_data,
+    write_fit_record,
+)
 from rtgp.cli.scoring import run_of
 from rtgp.cli.terminal import say, show_pairs
 from rtgp.datasets import Dataset
 from rtgp.errors import InputError, SettingError
+from rtgp.methods import CG
 from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Report, coverage, rmse, versions, write_report
 from rtgp.report.leave_one_out import leave_one_out
@@ -40,6 +48,14 @@ def fit(
     holdout: Annotated[
         float, typer.Option(help="Share of the rows kept out of training, to judge the predictions by.")
     ] = 0.0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Save the state of training here every 10 steps; the same command goes on from it after an "
+            "interruption.",
+        ),
+    ] = None,
     report: options.Report = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the output folder.")] = False,
     header: options.Header = None,
@@ -53,17 +69,20 @@ def fit(
     rtgp fit houses.csv --target price --output model/
     rtgp fit houses.csv --target price --output model/ --kernel matern52 --report report.html
     rtgp fit houses.csv --target price --output model/ --method rr-cg --holdout 0.2
+    rtgp fit houses.csv --target price --output model/ --checkpoint state/
     """
     settings = options.regressor_settings(kernel, steps, learning_rate, seed, device, dtype, standardize)
     options.check_choice("method", method, options.METHOD_NAMES)
     if not 0.0 <= holdout <= 0.9:
         raise SettingError(f"The option --holdout must be between 0 and 0.9. Got {holdout}.")
     check_model_output(output, overwrite)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, output)
     if report is not None:
         check_file_output(report)
     dataset = read_data(data, target, header, data_dir)
     train, test = _hold_out(dataset, holdout, seed)
-    regressor = GPRegressor(method=method, **settings).fit(frame_of(train), train.y)
+    regressor = GPRegressor(method=method, **settings).fit(frame_of(train), train.y, checkpoint=checkpoint)
     predictions = _judge(regressor, train, test, needed=report is not None)
     if report is not None:
         write_report(report, _report(regressor, method, dataset, train, predictions))
@@ -115,7 +134,10 @@ def _report(regressor: Any, asked: str, dataset: Dataset, train: Dataset, predic
 
 def _likelihood(regressor: Any) -> str:
     value, error = regressor.log_marginal_likelihood_value_, regressor.log_marginal_likelihood_error_
-    return f"{value:.2f}" + (f" ± {error:.2f}" if error else " (exact)")
+    if not error:
+        return f"{value:.2f} (exact)"
+    biased = ", biased: plain CG's own estimate" if isinstance(regressor.method_, CG) else ""
+    return f"{value:.2f} ± {error:.2f}{biased}"
 
 
 def _record(data: str, train: Dataset, predictions: Predictions | None) -> dict[str, Any]:
@@ -138,7 +160,7 @@ def _record(data: str, train: Dataset, predictions: Predictions | None) -> dict[
 def _show(regressor: Any, predictions: Predictions | None) -> None:
     result = regressor.fit_result_
     rows = [
-        ("method", f"{regressor.method_} ({regressor.method_reason_})"),
+        ("method", f"{type(regressor.method_).__name__} ({regressor.method_reason_})"),
         ("training", f"{result.steps} steps, {result.seconds:.1f} s: {result.message}"),
         ("log marginal likelihood", _likelihood(regressor)),
     ]

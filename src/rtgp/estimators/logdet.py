@@ -15,9 +15,11 @@ from rtgp.solvers.lanczos import log_quadrature_series
 
 def log_det(result: CGResult, columns: slice, draw: int, preconditioner_logdet: Tensor) -> Tensor:
     """log|A| from probes of covariance P (one estimate for each, (p,)), with the weights of a draw."""
-    series = log_quadrature_series(result.gamma[:, columns], result.beta[:, columns])  # (J, p)
-    weights = result.weights[:, draw, None]
-    return result.squares[0, columns] * (weights * series).sum(0) + preconditioner_logdet.to(series.device)
+    # On the CPU: a long chain of operations on few numbers.
+    series = log_quadrature_series(result.gamma[:, columns].cpu(), result.beta[:, columns].cpu())  # (J, p)
+    total = (result.weights[:, draw, None].cpu() * series).sum(0)
+    device = result.squares.device
+    return result.squares[0, columns] * total.to(device) + preconditioner_logdet.to(device)
 
 
 def inverse_quadratic(result: CGResult, column: int, draw: int) -> Tensor:

@@ -62,6 +62,24 @@ def informative_columns(X: Array, names: tuple[str, ...]) -> npt.NDArray[np.intp
     return np.array(kept, dtype=np.intp)
 
 
+def check_inputs_are_numbers(X: Any) -> None:
+    """Name the first row and column of a table that holds text; anything else is left to scikit-learn's check."""
+    try:
+        values = np.asarray(X)
+    except (TypeError, ValueError):
+        return
+    if values.ndim != 2 or values.dtype.kind not in "OUS":
+        return
+    for row, cells in enumerate(values.tolist()):
+        for column, cell in enumerate(cells):
+            if isinstance(cell, str | bytes) and not _reads_as_number(cell):
+                name = str(X.columns[column]) if hasattr(X, "columns") else f"x{column + 1}"
+                raise InputError(
+                    f"X: row {row + 1}, column {name!r} holds the text {cell!r:.60}; a number was expected: encode the "
+                    "column as numbers, or leave it out."
+                )
+
+
 def check_inputs_finite(X: Array, names: tuple[str, ...]) -> None:
     """Name the first row and column of X that is NaN or infinite."""
     check_finite(X, names, "X")
@@ -104,6 +122,14 @@ def check_noise(noise: Any, n: int) -> Array:
             "variance, in the square of the target's units."
         )
     return np.broadcast_to(variances, (n,)).copy()
+
+
+def _reads_as_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(names: list[str]) -> str:

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, State, surrogate_loss
+from rtgp.objectives.information import average_information
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
 from rtgp.operators import make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor
@@ -30,9 +31,11 @@ class CholeskyObjective:
     def load_state_dict(self, state: State) -> None:
         self._warned = bool(state["warned"])
 
-    def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> LossEstimate:
+    def __call__(
+        self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
+    ) -> LossEstimate:
         system = WhitenedSystem(make_from_form(batch.form, "tiled"), batch.noise)
-        self._warned = self._warned or warn_of_rounding(system)
+        self._warned = self._warned or warn_of_rounding(system.kernel_diagonal(), system.dtype)
         factor = cholesky_factor(assemble(system))
         residual = system.whiten(batch.residual.detach()[:, None].to(system.dtype))
         alpha = torch.cholesky_solve(residual, factor)  # (n, 1)
@@ -40,6 +43,11 @@ class CholeskyObjective:
         quadratic = (residual * alpha).sum(dtype=torch.float64)
         value = 0.5 * (log_det + quadratic + system.size * math.log(2.0 * math.pi))
 
+        information = None
+        if extras is not None and extras.parameters and batch.requires_grad:
+            information = average_information(
+                batch, system, system.whiten(alpha), lambda v: torch.cholesky_solve(v, factor), extras.parameters
+            )
         surrogate = self._surrogate(batch, system, factor, alpha[:, 0]) if batch.requires_grad else value
         stats = EstimateStats(
             method="cholesky",
@@ -49,7 +57,7 @@ class CholeskyObjective:
             condition=system.condition_bound(),
             rounding=system.rounding(),
         )
-        return LossEstimate(surrogate, value, stats)
+        return LossEstimate(surrogate, value, stats, information=information)
 
     @staticmethod
     def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:

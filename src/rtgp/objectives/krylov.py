@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from rtgp.estimators import ProbeKind, draw_probes
+from rtgp.kernels import KernelForm
+from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
-from rtgp.objectives.protocol import Batch, EstimateStats, LossEstimate, State, surrogate_loss
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
+from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators import make_from_form
 from rtgp.solvers import (
     IdentityPreconditioner,
@@ -24,6 +27,7 @@ from rtgp.solvers import (
     conjugate_gradients,
 )
 from rtgp.solvers.system import warn_of_rounding
+from rtgp.truncation import fixed
 
 
 @dataclass(frozen=True)
@@ -35,23 +39,10 @@ class KrylovSettings:
     probes: int
     probe_kind: ProbeKind
     preconditioner: PivotedCholesky | None
-    refresh: int  # calls after which the preconditioner is made anew
+    refresh: int | None  # calls after which the preconditioner is made anew; None: when that pays
     warm_start: bool
     tolerance: float | None
     operator: str
-
-
-@dataclass
-class _Held:
-    """A preconditioner, how often it has been used, and how long the first run with it was."""
-
-    preconditioner: LowRankPlusIdentity
-    calls: int = 0
-    first_iterations: int = 0
-    last_iterations: int = 0
-
-    def stale(self, refresh: int) -> bool:
-        return self.calls >= refresh or self.last_iterations > 2 * self.first_iterations + 10
 
 
 class KrylovObjective:
@@ -64,14 +55,14 @@ class KrylovObjective:
 
     def __init__(self, settings: KrylovSettings, frozen: bool = False) -> None:
         self.settings, self.frozen = settings, frozen
-        self._held: _Held | None = None
+        self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
 
     def reset(self) -> None:
         self._warned = False
-        self._held = None
+        self._upkeep.reset()
         self._last_solve = None
 
     def state_dict(self) -> State:
@@ -79,10 +70,7 @@ class KrylovObjective:
         state: State = {"warned": self._warned}
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
-        if self._held is not None:
-            held = self._held
-            state.update(held.preconditioner.state_dict())
-            state.update(calls=held.calls, first_iterations=held.first_iterations, last_iterations=held.last_iterations)
+            state.update(self._upkeep.state_dict())
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -92,36 +80,32 @@ class KrylovObjective:
         if isinstance(last_solve, Tensor):
             self._last_solve = last_solve
             self._kind = (last_solve.shape[0], last_solve.dtype, last_solve.device)
-            if "calls" in state:
-                preconditioner = LowRankPlusIdentity.from_state_dict(state, last_solve.dtype)
-                counts = (int(state[name]) for name in ("calls", "first_iterations", "last_iterations"))
-                self._held = _Held(preconditioner, *counts)
+            self._upkeep.load_state_dict(state, last_solve.dtype)
 
-    def __call__(self, batch: Batch, generator: torch.Generator | None) -> LossEstimate:
-        operator = make_from_form(batch.form, self.settings.operator)
-        system = WhitenedSystem(operator, batch.noise)
+    def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
+        extras = Extras() if extras is None else extras
+        system = WhitenedSystem(make_from_form(self._form(batch), self.settings.operator), batch.noise)
         self._forget_other_systems(system)
-        self._warned = self._warned or warn_of_rounding(system)
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        preconditioner, rebuilt = self._preconditioner(system, pivots)
+        preconditioner, rebuilt = self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+        earlier = self._last_solve
         run = self._run(system, preconditioner, batch, generator)
         first, second, plain = run.y_solves()
         self._last_solve = system.whiten(plain[:, None])
-        if self._held is not None:
-            self._held.calls += 1
-            self._held.last_iterations = run.result.iterations
-            self._held.first_iterations = self._held.first_iterations or run.result.iterations
+        self._upkeep.used(run.result.iterations)
 
-        logdet, quadratic = run.log_det() + system.log_det_noise(), run.quadratic()
+        logdets, quadratic = run.log_det() + system.log_det_noise(), run.quadratic()
+        logdet = logdets.mean()
         value = 0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))
-        surrogate = value
+        surrogate, contrast, information = value, None, None
         if batch.requires_grad:
-            u, v = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
-            u, v = system.whiten(u), system.whiten(v)  # dA = S dK S
-            noise_weights = (u.double() * v.double()).sum(1)
-            solve = system.whiten(0.5 * (first + second)[:, None])[:, 0]
-            surrogate = surrogate_loss(operator.bilinear(u, v), noise_weights, solve, batch)
+            vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
+            surrogate = _bilinear_loss(system, *vectors, 0.5 * (first + second), batch)
+            if extras.contrast and not self.frozen and self.settings.probes > 1:
+                contrast = _bilinear_loss(system, *run.contrast_vectors(), torch.zeros_like(first), batch)
+            if extras.parameters:
+                information = self._information(system, preconditioner, batch, earlier, extras)
         result = run.result
         stats = EstimateStats(
             method=self.settings.name,
@@ -138,31 +122,52 @@ class KrylovObjective:
             rank=preconditioner.rank,
             rebuilt=rebuilt,
             probe_kind=self._probe_kind(),
+            value_error=0.5 * float(logdets.std()) / math.sqrt(len(logdets)) if len(logdets) > 1 else 0.0,
         )
-        return LossEstimate(surrogate, value, stats)
+        return LossEstimate(surrogate, value, stats, contrast, information)
+
+    def _information(
+        self,
+        system: WhitenedSystem,
+        preconditioner: LowRankPlusIdentity | IdentityPreconditioner,
+        batch: Batch,
+        start: Tensor | None,
+        extras: Extras,
+    ) -> Tensor:
+        """A function of the parameters alone, up to its tolerance: it has its own solves, without probes and roulette,
+        so that a step in this metric keeps the mean of an unbiased gradient."""
+
+        def solve(v: Tensor, reference: dict[int, float] | None = None) -> Tensor:
+            outputs = [Output(k, None) for k in range(v.shape[1])]
+            ends, tolerance = fixed(extras.iterations), extras.tolerance
+            run = conjugate_gradients(
+                system.matmul, v, ends, outputs, preconditioner, reference=reference, tolerance=tolerance
+            )
+            return run.solutions
+
+        target = system.whiten(batch.residual.detach().to(system.dtype)[:, None])
+        begin = torch.zeros_like(target) if start is None else system.unwhiten(start)
+        alpha = system.whiten(begin + solve(system.remainder(target, begin), {0: float(system.size)}))
+        return average_information(batch, system, alpha, solve, extras.parameters)
+
+    def _form(self, batch: Batch) -> KernelForm:
+        """In the precision of the model; from the first call on in which that cannot serve, in float64."""
+        wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
+        if not self._warned:
+            diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
+            self._warned = warn_of_rounding(diagonal, batch.form.dtype, wide is not None)
+        return wide if self._warned and wide is not None else batch.form
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:
         """What is held fits one size, precision and device only."""
-        kind = (system.size, system.dtype, system.device)
+        kind, warned = (system.size, system.dtype, system.device), self._warned
         if self._kind != kind:
             self.reset()
+            self._warned = warned
         self._kind = kind
 
     def _probe_kind(self) -> ProbeKind:
         return "preconditioner" if self.frozen else self.settings.probe_kind
-
-    def _preconditioner(
-        self, system: WhitenedSystem, generator: torch.Generator
-    ) -> tuple[LowRankPlusIdentity | IdentityPreconditioner, bool]:
-        wanted = self.settings.preconditioner
-        if wanted is None:
-            return IdentityPreconditioner(), False
-        if self._held is not None and (self.frozen or not self._held.stale(self.settings.refresh)):
-            return self._held.preconditioner, False
-        columns = 2 + self.settings.probes
-        factor = wanted.factor(system.kernel_diagonal(), system.kernel_rows, columns, generator)
-        self._held = _Held(LowRankPlusIdentity(factor, system.dtype))
-        return self._held.preconditioner, True
 
     def _run(
         self,
@@ -176,7 +181,7 @@ class KrylovObjective:
         start, remainder = torch.zeros_like(target), target
         if settings.warm_start and not self.frozen and self._last_solve is not None:
             start = system.unwhiten(self._last_solve)
-            remainder = target - system.matmul(start)
+            remainder = system.remainder(target, start)
 
         kind = self._probe_kind()
         probes = draw_probes(kind, n, p, preconditioner, generator, system.dtype, system.device)
@@ -206,3 +211,10 @@ class KrylovObjective:
             keep_basis=value_columns if self.frozen else None,
         )
         return KrylovRun(system, preconditioner, truncation, probes, value_columns, target, start, remainder, result)
+
+
+def _bilinear_loss(system: WhitenedSystem, u: Tensor, v: Tensor, solve: Tensor, batch: Batch) -> Tensor:
+    """sum u^T dA v + solve^T d residual as the gradient of a scalar; everything in whitened coordinates."""
+    u, v = system.whiten(u), system.whiten(v)  # dA = S dK S
+    noise_weights = (u.double() * v.double()).sum(1)
+    return surrogate_loss(system.operator.bilinear(u, v), noise_weights, system.whiten(solve[:, None])[:, 0], batch)

@@ -6,6 +6,7 @@ for the log-determinant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,9 +65,9 @@ class KrylovRun:
         return solves[:, 0], solves[:, 1], solves[:, 2]
 
     def log_det(self) -> Tensor:
-        """log|A|, the mean over probes."""
+        """log|A|, one estimate for each probe."""
         draw = self.truncation.probes
-        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet()).mean()
+        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet())
 
     def quadratic(self) -> Tensor:
         """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
@@ -79,6 +80,15 @@ class KrylovRun:
         """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
         first, second, _ = self.y_solves()
         return gradient_vectors(trace_vectors(self.probes, self.result.solutions[:, 3:]), first, second)
+
+    def contrast_vectors(self) -> tuple[Tensor, Tensor]:
+        """u, v with E[sum u^T dA v] = 0 and the covariance, over probes, of the trace term in the gradient."""
+        count = self.probes.dual.shape[1]
+        half = count // 2
+        scale = 0.5 * math.sqrt(count / (2 * half)) / count
+        signs = torch.ones(2 * half, dtype=self.probes.dual.dtype, device=self.probes.dual.device)
+        signs[half:] = -1.0
+        return self.probes.dual[:, : 2 * half] * (scale * signs), self.result.solutions[:, 3 : 3 + 2 * half]
 
     def derivative_of_value_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v with sum u^T dA v = the derivative of value itself, probes and preconditioner held fixed.

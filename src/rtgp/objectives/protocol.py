@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,24 +47,41 @@ class EstimateStats:
     rank: int = 0  # of the preconditioner
     rebuilt: bool = False  # whether the preconditioner was made anew
     probe_kind: str = ""
+    value_error: float = 0.0  # standard error of the value, from the scatter over probes; 0 where it is exact
 
 
 @dataclass(frozen=True)
 class LossEstimate:
     """An estimate of the negative log marginal likelihood (not divided by n).
 
-    surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached.
+    surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached. The gradient of
+    `contrast` has mean zero and the covariance of the gradient estimate over probes: half of the probes minus the other
+    half.
     """
 
     surrogate: Tensor
     value: Tensor
     stats: EstimateStats
+    contrast: Tensor | None = None
+    information: Tensor | None = None  # (p, p): the average-information matrix of the parameters asked for
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What an optimiser wants beside value and gradient."""
+
+    contrast: bool = False
+    parameters: Sequence[Tensor] = ()  # whose average-information matrix is wanted; none by default
+    tolerance: float = 1e-3  # of the solves for it, unless they take more than
+    iterations: int | None = 200  # None: as many as it takes
 
 
 class Objective(Protocol):
     """Estimates the negative log marginal likelihood and its gradient."""
 
-    def __call__(self, batch: Batch, generator: torch.Generator | None) -> LossEstimate: ...
+    def __call__(
+        self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None
+    ) -> LossEstimate: ...
 
     def reset(self) -> None:
         """Forget everything held between calls."""

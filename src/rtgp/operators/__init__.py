@@ -4,6 +4,7 @@ from rtgp.operators.choose import Choice, choose, make, make_from_form
 from rtgp.operators.dense import DenseOperator
 from rtgp.operators.protocol import CrossOperator, KernelOperator, attach_gradients
 from rtgp.operators.tiled import TiledOperator
+from rtgp.operators.triton import TritonOperator
 
 __all__ = [
     "Choice",
@@ -11,6 +12,7 @@ __all__ = [
     "DenseOperator",
     "KernelOperator",
     "TiledOperator",
+    "TritonOperator",
     "attach_gradients",
     "choose",
     "make",

@@ -41,6 +41,16 @@ class BlockOperator(ABC):
     def matmul(self, v: Tensor) -> Tensor:
         """K v, (n, r) -> (n, r)."""
 
+    def wide_matmul(self, v: Tensor) -> Tensor:
+        v = columns(v, self.form.size)
+        result = torch.zeros(v.shape, dtype=torch.float64, device=v.device)
+        for rows, cols in self._upper_tiles():
+            block = self._block(rows, cols)
+            result[rows] += block @ v[cols]
+            if rows != cols:
+                result[cols] += block.T @ v[rows]
+        return result.mul_(self._scale)
+
     @abstractmethod
     def _block(self, rows: slice, cols: slice) -> Tensor:
         """K_unit[rows, cols]; the caller does not write to it."""
@@ -85,9 +95,15 @@ class BlockOperator(ABC):
         everything = slice(0, self.form.size)
         for rows in tiles(everything, self.tile):
             for cols in tiles(everything, self.tile):
-                for parameter, product in self.form.derivatives(rows, cols, v[cols]):
+                for parameter, product in self._derivatives(rows, cols, v[cols]):
                     results[id(parameter)][:, rows] += product
         return torch.cat([results[id(p)] for p in parameters]) if parameters else v.new_zeros(0, *v.shape)
+
+    def _derivatives(self, rows: slice, cols: slice, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        block = self._block(rows, cols)
+        if isinstance(self.form, Scaled):
+            return self.form.derivatives_from(block, rows, cols, v)
+        return self.form.derivatives(rows, cols, v, block)
 
     def cross(self, x_new: Tensor) -> CrossOperator:
         n = self.form.size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,12 +16,25 @@ from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators.dense import DenseOperator
 from rtgp.operators.protocol import KernelOperator
 from rtgp.operators.tiled import TiledOperator
+from rtgp.operators.triton import SUPPORTED, TritonOperator, supported
+from rtgp.operators.triton.availability import stationary
+
+_log = logging.getLogger("rtgp")
 
 _TILE = {"cpu": 1024, "cuda": 4096}
 _MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
 _UNKNOWN_MEMORY = 4 * 2**30  # assumed where the system does not tell (outside Linux)
 
-_OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {"dense": DenseOperator, "tiled": TiledOperator}
+# Where "auto" leaves a stored K for the fused kernels on a card, although K would fit: reading an entry of K costs the
+# memory what computing it costs the multiprocessors at about this many inputs, and a small K stays in the cache.
+_FUSED_POINTS = 8192
+_FUSED_DIMENSIONS = 16
+
+_OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
+    "dense": DenseOperator,
+    "tiled": TiledOperator,
+    "triton": TritonOperator,
+}
 
 
 @dataclass(frozen=True)
@@ -43,16 +58,39 @@ def free_memory(device: torch.device) -> int:
 
 
 def choose(form: KernelForm, operator: str = "auto", available: int | None = None) -> Choice:
-    """Dense where n^2 numbers fit in the free memory of the device, tiled beyond."""
+    """Dense where n^2 numbers fit in the free memory of the device; beyond, and where computing K is faster than
+    reading it, triton on a card that has it; tiled otherwise."""
     if operator != "auto":
         if operator not in _OPERATORS:
             names = ", ".join(repr(name) for name in ("auto", *_OPERATORS))
             raise SettingError(f"The 'operator' parameter must be one of {names}. Got {operator!r} instead.")
+        reason = supported(form) if operator == "triton" else None
+        if reason is not None:
+            raise SettingError(f"{SUPPORTED}. Here {reason}. Use operator='auto', 'dense' or 'tiled' instead.")
         return Choice(operator, "asked for")
     needed = form.size**2 * form.dtype.itemsize
     limit = int(_MEMORY_FRACTION * (free_memory(form.device) if available is None else available))
     words = f"K needs {needed / 2**30:.2f} GiB and {limit / 2**30:.2f} GiB may be used on {form.device}"
-    return Choice("dense", words) if needed <= limit else Choice("tiled", words)
+    fits = needed <= limit
+    if form.device.type != "cuda":
+        return Choice("dense" if fits else "tiled", words)
+    reason = supported(form)
+    if reason is None and (not fits or _faster_fused(form)):
+        return Choice("triton", f"{words}; computing K within the product is faster" if fits else words)
+    if fits:
+        return Choice("dense", words)
+    _say_once(f"K(X, X) goes by the 'tiled' operator, slower than 'triton', which cannot be used: {reason}.")
+    return Choice("tiled", f"{words}; 'triton' cannot be used: {reason}")
+
+
+def _faster_fused(form: KernelForm) -> bool:
+    leaf = stationary(form)
+    return leaf is not None and form.size >= _FUSED_POINTS and leaf.z.shape[1] <= _FUSED_DIMENSIONS
+
+
+@functools.cache
+def _say_once(words: str) -> None:
+    _log.warning(words)
 
 
 def make_from_form(form: KernelForm, operator: str = "auto") -> KernelOperator:
@@ -61,5 +99,5 @@ def make_from_form(form: KernelForm, operator: str = "auto") -> KernelOperator:
 
 
 def make(kernel: Kernel, X: Tensor, operator: str = "auto", dtype: torch.dtype | None = None) -> KernelOperator:
-    """K(X, X) of a GPyTorch kernel as an operator: "dense", "tiled", or "auto"."""
+    """K(X, X) of a GPyTorch kernel as an operator: "dense", "tiled", "triton", or "auto"."""
     return make_from_form(read_kernel(kernel, X, dtype), operator)

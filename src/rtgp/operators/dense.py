@@ -8,7 +8,11 @@ from torch import Tensor
 from rtgp.kernels.forms import KernelForm
 from rtgp.operators.blocks import BlockOperator
 from rtgp.operators.product import stored_product
-from rtgp.operators.protocol import columns
+from rtgp.operators.protocol import columns, tiles
+from rtgp.operators.triton.availability import usable
+
+_WIDE_TILE = 1024  # columns whose products are summed in the working precision
+_ALIGNED = 64
 
 
 class DenseOperator(BlockOperator):
@@ -17,16 +21,31 @@ class DenseOperator(BlockOperator):
     def __init__(self, form: KernelForm, tile: int = 1024) -> None:
         super().__init__(form, tile)
         n = form.size
-        self._matrix = torch.empty(n, n, dtype=form.dtype, device=form.device)
+        # Rows begin at multiples of 256 bytes, which a card's wide loads need.
+        stride = -(-n // _ALIGNED) * _ALIGNED if form.device.type == "cuda" else n
+        self._matrix = torch.empty(n, stride, dtype=form.dtype, device=form.device)[:, :n]
         for rows, cols in self._upper_tiles():
             block = self._unit.block(rows, cols)
             self._matrix[rows, cols] = block
             if rows != cols:
                 self._matrix[cols, rows] = block.T
+        self._fused = form.dtype == torch.float32 and usable(form.device)
+        self._largest = float(self._unit.diagonal().max()) if self._fused else 1.0  # |K_ij| <= sqrt(K_ii K_jj)
 
     def _block(self, rows: slice, cols: slice) -> Tensor:
         return self._matrix[rows, cols]
 
+    def wide_matmul(self, v: Tensor) -> Tensor:
+        v = columns(v, self.form.size)
+        result = torch.zeros(v.shape, dtype=torch.float64, device=v.device)
+        for cols in tiles(slice(0, self.form.size), _WIDE_TILE):
+            result += self._matrix[:, cols] @ v[cols]
+        return result.mul_(self._scale)
+
     def matmul(self, v: Tensor) -> Tensor:
         v = columns(v, self.form.size)
+        if self._fused:
+            from rtgp.operators.triton import stored
+
+            return stored.stored_product(self._matrix, v, self._largest).mul_(self._scale)
         return stored_product(self._matrix, v).mul_(self._scale)

@@ -34,6 +34,10 @@ class KernelOperator(Protocol):
         """K v, (n, r) -> (n, r), without autograd history."""
         ...
 
+    def wide_matmul(self, v: Tensor) -> Tensor:
+        """K v with sums in float64, (n, r) -> (n, r) float64: for products whose terms cancel."""
+        ...
+
     def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
         """sum_r u_r^T K v_r as a float64 scalar, differentiable in the hyperparameters and inputs (not in u, v)."""
         ...

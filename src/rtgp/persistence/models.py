@@ -178,7 +178,7 @@ def _describe_result(result: FitResult) -> dict[str, Any]:
     }
 
 
-_RESULT = ("method_reason", "steps", "seconds", "loss", "loss_error", "start", "message")
+_RESULT = ("method_reason", "optimizer", "steps", "seconds", "loss", "loss_error", "start", "message")
 
 
 def _make_result(facts: dict[str, Any]) -> FitResult:

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.solvers.basis import KrylovBasis
+from rtgp.solvers.iteration import Iteration, Looks, Steps
 from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.truncation import Weighting
 
 # A column whose ratio sqrt(r^T P^-1 r / reference) is below this has reached the working precision: its series ends.
 WORKING_PRECISION = {torch.float32: 1e-4, torch.float64: 1e-8}
+_CHUNK = {"cuda": 8}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ def conjugate_gradients(
     tolerance: float | None = None,
     keep_basis: slice | None = None,
     max_iterations: int | None = None,
+    chunk: int | None = None,
 ) -> CGResult:
     """Run until every draw of `weighting` has ended or every column has reached the working precision.
 
@@ -50,88 +53,72 @@ def conjugate_gradients(
     groups: the error proxy is the largest, over groups of columns, of the root mean ratio in the group.
     keep_basis: columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
     residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
+    chunk: iterations between two looks at the error proxy, by default 1 on a CPU and 8 on a GPU, which would wait for
+    every look. Whether a run goes on is decided as if after every iteration: what is beyond its end is thrown away.
     """
     n, r = rhs.shape
     groups = [slice(0, r)] if groups is None else groups
     limit = max(1000, n) if max_iterations is None else max_iterations
     precision = WORKING_PRECISION[rhs.dtype] if tolerance is None else tolerance
     columns = torch.tensor([output.column for output in outputs], device=rhs.device)
-
-    residual = rhs.clone()
-    conditioned, squares = preconditioner.solve(residual)  # P^-1 r and r^T P^-1 r
-    scale = squares.clone()
-    for column, value in (reference or {}).items():
-        scale[column] = value
-    scale = torch.where(scale > 0, scale, 1.0)
-    direction = conditioned.clone()
-    solutions = rhs.new_zeros(n, len(outputs))
-    active = squares / scale > precision**2
-    proxy = _proxy(squares / scale, groups)
-    gammas: list[Tensor] = []
-    betas: list[Tensor] = []
-    history: list[Tensor] = [squares]
-    weights_used: list[tuple[float, ...]] = []
     basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
-    status = CGStatus.CONVERGED
+    size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
 
-    while bool(active.any()):
-        weights = weighting.next(proxy)
-        if weights is None:
-            status = CGStatus.TRUNCATED
-            break
-        if len(gammas) == limit:
-            raise ConvergenceError(
-                f"Conjugate gradients did not reach the working precision in {limit} iterations (error ratio "
-                f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
-                f"preconditioner of higher rank{'' if rhs.dtype == torch.float64 else ', or float64'}."
-            )
-        if basis is not None:
-            basis.append(residual, conditioned, squares)
-        product = matmul(direction)
-        curvature = (direction * product).sum(0, dtype=torch.float64)  # d^T A d
-        if not bool((curvature[active] > 0).all()):
-            raise NotPositiveDefiniteError(
-                f"The matrix is not positive definite in {rhs.dtype} (iteration {len(gammas) + 1} of conjugate "
-                "gradients met a direction of no positive curvature). Use float64, or add noise or jitter to the "
-                "diagonal."
-            )
-        gamma = torch.where(active, squares / curvature, 0.0)
-        per_draw = torch.tensor([1.0 if o.draw is None else weights[o.draw] for o in outputs], dtype=torch.float64)
-        step = gamma[columns] * per_draw.to(gamma.device)
-        solutions.addcmul_(direction[:, columns], step.to(rhs.dtype))
-        residual.addcmul_(product, gamma.to(rhs.dtype), value=-1.0)
-        if basis is not None:
-            basis.orthogonalise(residual)
-        conditioned, new_squares = preconditioner.solve(residual)
-        beta = torch.where(active, new_squares / squares, 0.0)
-        squares = torch.where(active, new_squares, squares)
-        active = active & (squares / scale > precision**2)
-        beta = torch.where(active, beta, 0.0)
-        # A frozen column contributes no further increment: its direction is zero from here on.
-        direction = (direction * beta.to(rhs.dtype)).add_(conditioned).mul_(active.to(rhs.dtype))
-        proxy = _proxy(squares / scale, groups)
-        gammas.append(gamma)
-        betas.append(beta)
-        history.append(squares)
-        weights_used.append(weights)
+    run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
+    solutions = rhs.new_zeros(n, len(outputs))
+    taken: list[Steps] = []
+    weights: list[tuple[float, ...]] = []
+    proxy, active = run.proxy(), run.active.clone()
+    some = bool(active.any())
+    status = None
+    while status is None:
+        steps: Steps | None = None
+        looks: Looks | None = None
+        used = 0
+        while used < size:
+            if not some:
+                status = CGStatus.CONVERGED
+                break
+            drawn = weighting.next(proxy)
+            if drawn is None:
+                status = CGStatus.TRUNCATED
+                break
+            if len(weights) == limit:
+                raise ConvergenceError(
+                    f"Conjugate gradients did not reach the working precision in {limit} iterations (error ratio "
+                    f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
+                    f"preconditioner of higher rank{'' if rhs.dtype == torch.float64 else ', or float64'}."
+                )
+            if steps is None or looks is None:
+                steps = run.advance(size)
+                looks = steps.looks()
+            if not looks.positive[used]:
+                raise NotPositiveDefiniteError(
+                    f"The matrix is not positive definite in {rhs.dtype} (iteration {len(weights) + 1} of conjugate "
+                    "gradients met a direction of no positive curvature). Use float64, or add noise or jitter to the "
+                    "diagonal."
+                )
+            proxy, some = looks.proxies[used], looks.active[used]
+            weights.append(drawn)
+            used += 1
+        if steps is not None and used:
+            taken.append(steps.first(used))
+            factors = [[1.0 if o.draw is None else w[o.draw] for o in outputs] for w in weights[-used:]]
+            weighted = taken[-1].gamma[:, columns] * torch.tensor(factors, dtype=torch.float64, device=rhs.device)
+            solutions += (taken[-1].direction[:, :, columns] * weighted[:, None].to(rhs.dtype)).sum(0)
+            active = taken[-1].active[-1]
 
     empty = torch.zeros(0, r, dtype=torch.float64, device=rhs.device)
     return CGResult(
         solutions=solutions,
         status=status,
-        iterations=len(gammas),
-        gamma=torch.stack(gammas) if gammas else empty,
-        beta=torch.stack(betas) if betas else empty,
-        squares=torch.stack(history),
-        weights=torch.tensor(weights_used, dtype=torch.float64, device=rhs.device).reshape(
-            len(gammas), weighting.draws
-        ),
+        iterations=len(weights),
+        gamma=torch.cat([s.gamma for s in taken]) if taken else empty,
+        beta=torch.cat([s.beta for s in taken]) if taken else empty,
+        squares=torch.cat([run.first_squares[None], *(s.squares for s in taken)]),
+        weights=torch.tensor(weights, dtype=torch.float64, device=rhs.device).reshape(len(weights), weighting.draws),
         residual=proxy,
         frozen=int((~active).sum()),
         truncations=tuple(weighting.truncations),
         basis=basis.lanczos_vectors(keep_basis) if basis is not None and keep_basis is not None else None,
     )
-
-
-def _proxy(ratios: Tensor, groups: Sequence[slice]) -> float:
-    return float(torch.stack([ratios[group].mean() for group in groups]).max().sqrt())

@@ -52,12 +52,24 @@ class PivotedCholesky:
         wanted = math.isqrt(2 * n * right_hand_sides) if self.rank is None else self.rank
         return min(wanted, n)
 
-    def factor(self, diagonal: Tensor, rows: Rows, right_hand_sides: int, generator: torch.Generator | None) -> Tensor:
-        """L (n, k) float64 with L L^T close to the matrix of the given diagonal and rows."""
-        rank = self.rank_for(diagonal.shape[0], right_hand_sides)
+    def factor(
+        self,
+        diagonal: Tensor,
+        rows: Rows,
+        right_hand_sides: int,
+        generator: torch.Generator | None,
+        rank: int | None = None,
+        course: list[tuple[int, float]] | None = None,
+    ) -> Tensor:
+        """L (n, k) float64 with L L^T close to the matrix of the given diagonal and rows.
+
+        rank: in place of that of the settings. course: where (rank, what of the trace a column takes there) is noted
+        for every block of pivots: about the eigenvalues of the matrix.
+        """
+        rank = self.rank_for(diagonal.shape[0], right_hand_sides) if rank is None else rank
         if self.pivoting == "greedy":
             return greedy_pivoted_cholesky(diagonal, rows, rank)
-        return random_pivoted_cholesky(diagonal, rows, rank, generator)
+        return random_pivoted_cholesky(diagonal, rows, rank, generator, course)
 
 
 def _negligible(diagonal: Tensor) -> float:
@@ -82,7 +94,13 @@ def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int) -> Tensor:
     return factor
 
 
-def random_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int, generator: torch.Generator | None) -> Tensor:
+def random_pivoted_cholesky(
+    diagonal: Tensor,
+    rows: Rows,
+    rank: int,
+    generator: torch.Generator | None,
+    course: list[tuple[int, float]] | None = None,
+) -> Tensor:
     """Blocks of pivots at once, drawn in proportion to the remaining diagonal (Chen, Epperly, Tropp and Webber)."""
     n = diagonal.shape[0]
     block_size = min(rank, max(16, rank // 10))
@@ -109,42 +127,44 @@ def random_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int, generator: 
         remaining = (remaining - new.square().sum(1)).clamp_min_(0.0)
         remaining[pivots] = 0.0
         done += width
+        if course is not None:
+            course.append((done, float(new.square().sum()) / width))
     return factor[:, :done]
 
 
 class LowRankPlusIdentity:
-    """P = L L^T + I with L = Q diag(s) V^T, applied so that it stays positive definite in float32.
+    """P = L L^T + I with L = Q R, applied so that it stays positive definite in float32.
 
-    P^-1 = (I - Q Q^T)^2 + Q (s^2 + 1)^-1 Q^T. Projecting twice removes what rounding left of Q in the first
-    projection; the Woodbury form would subtract two large numbers instead.
+    P = (I - Q Q^T) + Q C C^T Q^T with C C^T = R R^T + I, hence P^-1 = (I - Q Q^T)^2 + Q C^-T C^-1 Q^T. Projecting twice
+    removes what rounding left of Q in the first projection; the Woodbury form would subtract two large numbers instead.
     """
 
     def __init__(self, factor: Tensor, dtype: torch.dtype) -> None:
-        q, triangle = torch.linalg.qr(factor)
-        u, s = torch.linalg.svd(triangle)[:2]
-        self._set(q @ u, s.square(), dtype)
+        q, r = orthonormal_columns(factor)
+        core = r @ r.T
+        core.diagonal().add_(1.0)
+        self._set(q, torch.linalg.cholesky(core), dtype)
 
-    def _set(self, q: Tensor, s2: Tensor, dtype: torch.dtype) -> None:
+    def _set(self, q: Tensor, c: Tensor, dtype: torch.dtype) -> None:
+        # One layout, however they came about: the same numbers from a checkpoint then give the same bits.
+        q, c = q.contiguous(), c.contiguous()
         self.size, self.rank = q.shape
-        self._q, self._s2 = q, s2  # (n, k) orthonormal, (k,), both float64
-        working = q.to(dtype)
-        self._working = {torch.float64: (q, q.T), dtype: (working, working.T.contiguous())}
+        self._q, self._c = q, c  # (n, k) orthonormal, (k, k) lower triangular, both float64
+        identity = torch.eye(self.rank, dtype=c.dtype, device=c.device)
+        self._inverse = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
+        self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"preconditioner_q": self._q, "preconditioner_s2": self._s2}
+        return {"preconditioner_q": self._q, "preconditioner_c": self._c}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], dtype: torch.dtype) -> LowRankPlusIdentity:
         made = cls.__new__(cls)
-        made._set(state["preconditioner_q"], state["preconditioner_s2"], dtype)
+        made._set(state["preconditioner_q"], state["preconditioner_c"], dtype)
         return made
 
-    @property
-    def top_eigenvalue(self) -> float:
-        return float(self._s2.max()) + 1.0 if self.rank else 1.0
-
     def logdet(self) -> Tensor:
-        total: Tensor = self._s2.log1p().sum()
+        total: Tensor = 2.0 * self._c.diagonal().log().sum()
         return total
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,23 +172,41 @@ class LowRankPlusIdentity:
         inside = stored_product(q_transposed, r)  # (k, m)
         outside = r - stored_product(q, inside)
         outside -= stored_product(q, stored_product(q_transposed, outside))
-        squares = outside.square().sum(0, dtype=torch.float64)
-        squares += (inside.double().square() / (self._s2 + 1.0)[:, None]).sum(0)
-        damped = inside / (self._s2.to(r.dtype) + 1.0)[:, None]
-        return outside + stored_product(q, damped), squares
+        damped = self._inverse @ inside.double()  # small, and the one place where float32 would lose definiteness
+        squares = outside.square().sum(0, dtype=torch.float64) + damped.square().sum(0)
+        return outside + stored_product(q, (self._inverse.T @ damped).to(r.dtype)), squares
 
     def sqrt_matmul(self, v: Tensor) -> Tensor:
-        """P^(1/2) v with the symmetric square root, float64."""
-        growth: Tensor = (self._s2 + 1.0).sqrt() - 1.0
-        coloured: Tensor = v + self._q @ (growth[:, None] * (self._q.T @ v))
+        """G v with G G^T = P, G = (I - Q Q^T) + Q C Q^T, float64."""
+        inside = self._q.T @ v
+        coloured: Tensor = v + self._q @ (self._c @ inside - inside)
         return coloured
+
+
+def orthonormal_columns(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Q (n, k) and R (k, k) with Q R = factor.
+
+    Cholesky's factor of the Gram matrix, twice: products alone, many times faster than Householder's reflections, which
+    are the way out where the columns are too nearly dependent for it.
+    """
+    norms = torch.linalg.vector_norm(factor, dim=0).clamp_min(1e-300)
+    q, r = factor / norms, torch.diag(norms)
+    for attempt in range(2):
+        gram = q.T @ q
+        off = gram - torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
+        lower, info = torch.linalg.cholesky_ex(gram)
+        if int(info) != 0 or (attempt == 1 and float(off.square().sum()) > 1e-4):
+            householder: tuple[Tensor, Tensor] = torch.linalg.qr(factor)
+            return householder
+        q = torch.linalg.solve_triangular(lower, q.T, upper=False).T.contiguous()
+        r = lower.T @ r
+    return q, r
 
 
 class IdentityPreconditioner:
     """P = I: no preconditioner."""
 
     rank = 0
-    top_eigenvalue = 1.0
 
     def logdet(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64)

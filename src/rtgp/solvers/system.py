@@ -39,6 +39,15 @@ class WhitenedSystem:
         s = self._working_whitener
         return self.operator.matmul(v * s).mul_(s).add_(v)
 
+    def remainder(self, target: Tensor, start: Tensor) -> Tensor:
+        """target - A start, (n, r), in their dtype.
+
+        With sums in float64: near a solution the terms of A start cancel to a small fraction of their size, and an
+        error e of the sum would add A^-1 e to the solution and e^T A^-1 e, which is never negative, to the quadratic.
+        """
+        product = self._whitener * self.operator.wide_matmul(self._working_whitener * start)
+        return (target.double() - product - start.double()).to(target.dtype)
+
     def kernel_diagonal(self) -> Tensor:
         """The diagonal of S K S, (n,), float64."""
         return self.operator.diagonal().double() / self.noise
@@ -57,28 +66,36 @@ class WhitenedSystem:
         return 1.0 + float(self.kernel_diagonal().sum())
 
     def rounding(self) -> float:
-        """What rounding K to the working precision may add to it, in units of the noise.
+        """What rounding K to the working precision may add to it, in units of the noise."""
+        return rounding_of(self.kernel_diagonal(), self.dtype)
 
-        Independent rounding errors of at most eps/2 in n x n entries make a matrix of norm about eps sqrt(n) / 2 times
-        the entries' size, which the smallest eigenvalues, those of the noise, feel first.
-        """
-        eps = torch.finfo(self.dtype).eps
-        return 0.5 * eps * math.sqrt(self.size) * float(self.kernel_diagonal().mean())
+
+def rounding_of(diagonal: Tensor, dtype: torch.dtype) -> float:
+    """What rounding a kernel matrix in units of the noise, of this diagonal (n,), to a precision may add to it.
+
+    Independent rounding errors of at most eps/2 in n x n entries make a matrix of norm about eps sqrt(n) / 2 times the
+    entries' size, which the smallest eigenvalues, those of the noise, feel first.
+    """
+    return 0.5 * torch.finfo(dtype).eps * math.sqrt(diagonal.shape[0]) * float(diagonal.mean())
 
 
 # Up to here float32 gradients were within 1e-3 of float64 ones in every case tried; beyond it that is not sure.
 ROUNDING_LIMIT = 0.05
 
 
-def warn_of_rounding(system: WhitenedSystem) -> bool:
-    """Say so where the working precision cannot serve the system; whether it was said."""
-    rounding = system.rounding()
+def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False) -> bool:
+    """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said."""
+    rounding = rounding_of(diagonal, dtype)
     if rounding <= ROUNDING_LIMIT:
         return False
+    remedy = (
+        "It is computed in float64 from here on, which takes longer and more memory"
+        if widened
+        else "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"
+    )
     warnings.warn(
-        f"{system.dtype} is too coarse for this system: rounding the kernel matrix amounts to {rounding:.2g} times the "
-        f"noise (signal {float(system.kernel_diagonal().mean()):.1e} times the noise, n = {system.size}). Gradients "
-        "may be off. Use float64 (model.double()), or raise the lower bound of the noise.",
+        f"{dtype} is too coarse for this system: rounding the kernel matrix amounts to {rounding:.2g} times the noise "
+        f"(signal {float(diagonal.mean()):.1e} times the noise, n = {diagonal.shape[0]}). {remedy}.",
         PrecisionWarning,
         stacklevel=2,
     )

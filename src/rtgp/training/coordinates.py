@@ -31,6 +31,9 @@ class Coordinate(Protocol):
     def pull_gradient(self) -> None:
         """Set the leaf's gradient from the parameter's."""
 
+    def slope(self) -> Tensor:
+        """d parameter / d leaf, elementwise."""
+
 
 class Plain:
     """The parameter is its own leaf."""
@@ -43,6 +46,9 @@ class Plain:
     def push(self) -> None: ...
 
     def pull_gradient(self) -> None: ...
+
+    def slope(self) -> Tensor:
+        return torch.ones_like(self.leaf, dtype=torch.float64, requires_grad=False)
 
 
 class Wide:
@@ -63,6 +69,9 @@ class Wide:
         assert self._parameter.grad is not None
         self.leaf.grad = self._parameter.grad.double()
 
+    def slope(self) -> Tensor:
+        return torch.ones_like(self.leaf)
+
 
 class Log:
     """u = log softplus(parameter), in float64."""
@@ -82,9 +91,11 @@ class Log:
 
     def pull_gradient(self) -> None:
         assert self._parameter.grad is not None
+        self.leaf.grad = self._parameter.grad.double() * self.slope()
+
+    def slope(self) -> Tensor:
         raw = self._parameter.detach().double()
-        # d softplus / d u = softplus, d softplus / d parameter = sigmoid
-        self.leaf.grad = self._parameter.grad.double() * softplus(raw) / raw.sigmoid()
+        return softplus(raw) / raw.sigmoid()  # d softplus / d u = softplus, d softplus / d parameter = sigmoid
 
 
 def logarithmic(root: torch.nn.Module, name: str, parameter: Tensor) -> Coordinate:

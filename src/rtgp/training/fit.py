@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rtgp.errors import SettingError
 from rtgp.methods import CG, Cholesky, Method, resolve_method
@@ -17,6 +18,7 @@ from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import choose_method
 from rtgp.training.descent import descend
 from rtgp.training.lbfgs import train_lbfgs
+from rtgp.training.newton import MOST_PARAMETERS, descend_newton
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Problem, check_data, in_float64
 from rtgp.training.progress import Progress
@@ -27,7 +29,7 @@ from rtgp.training.start import start_from_subset, subset_size
 from rtgp.training.stopping import Plateau
 
 FINAL_ESTIMATES = 8  # of the loss at the final parameters, where it is noisy
-_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8}
+_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8, "average-information": 2e-4}
 
 
 def fit(
@@ -52,9 +54,11 @@ def fit(
     """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
 
     method: "auto" (Cholesky where it is the cheaper, RR-CG beyond), another name, or a settings object.
-    optimizer: "auto" is L-BFGS for Cholesky and Adam for the others; "adam" (step size falling to zero over the last
-    40% of the steps), "lbfgs" (in float64; random draws frozen), "multistep" (the paper's: Adam at 0.01, divided by 10
-    at 50, 70 and 90%), or a torch optimiser: a class, a function of the parameters, or one that is made.
+    optimizer: "auto" is L-BFGS for Cholesky and "average-information" for the others, or Adam where a learning rate is
+    given or the model has parts whose information is not known (networks). "average-information" (Newton steps with
+    the average-information matrix, averaged at the end: 10 to 25 steps), "adam" (step size falling to zero over the
+    last 40% of the steps), "lbfgs" (in float64; random draws frozen), "multistep" (the paper's: Adam at 0.01, divided
+    by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function of the parameters, or one that is made.
     checkpoint: a folder. Every `checkpoint_every` steps the state is saved there; a run that finds a checkpoint of
     the same problem goes on from it, to the same parameters as if it had never been interrupted.
     callback(row, model) is called after every step; True stops the training.
@@ -62,7 +66,8 @@ def fit(
     points, at most 1000, for noisy objectives of 200 points or more), True, False, or the number of points.
     tolerance, patience: Adam's step size begins to fall early once the mean loss of `patience` steps is below that of
     the `patience` steps before by less than the tolerance (default 1e-3 per point), two standard errors included; 0:
-    never. For L-BFGS the relative decrease at which it ends (default 1e-8).
+    never. For L-BFGS the relative decrease at which it ends (default 1e-8). For "average-information" what a further
+    step may promise, and the noise that is left may cost, per point (default 2e-4).
     progress: show a bar with the time left.
     """
     _check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
@@ -75,12 +80,14 @@ def fit(
         if optimizer not in NAMES:
             raise unknown_optimizer(optimizer)
         if optimizer == "auto":
-            optimizer = "lbfgs" if isinstance(method, Cholesky) else "adam"
+            optimizer = _choose_optimizer(method, model, likelihood, X, y, learning_rate)
     elif not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         raise unknown_optimizer(optimizer)
     lbfgs = optimizer == "lbfgs"
-    if lbfgs and learning_rate is not None:
-        raise SettingError("The 'learning_rate' has no meaning for L-BFGS: leave it out, or take optimizer='adam'.")
+    if optimizer in ("lbfgs", "average-information") and learning_rate is not None:
+        raise SettingError(
+            f"The 'learning_rate' has no meaning for {optimizer!r}: leave it out, or take optimizer='adam'."
+        )
 
     model.train(), likelihood.train()
     model.set_train_data(X, y, strict=False)
@@ -106,7 +113,7 @@ def fit(
                 method,
                 seed,
                 "frozen" if lbfgs else "fresh",
-                name in ("adam", "lbfgs"),
+                name in ("adam", "lbfgs", "average-information"),
             )
             folder = None if checkpoint is None else CheckpointFolder(checkpoint, {**problem.fingerprint(), **settings})
             with Progress(progress, steps) as bar:
@@ -114,12 +121,26 @@ def fit(
                 if session.finished is None:
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
                     outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
-                    return _finish(session, outcome, method, reason)
-            return _result(session, session.finished, method, reason)
+                    return _finish(session, outcome, method, reason, name)
+            return _result(session, session.finished, method, reason, name)
     finally:
         for parameter in model.parameters():
             parameter.grad = None
         model.eval(), likelihood.eval()
+
+
+def _choose_optimizer(
+    method: Method, model: Any, likelihood: Any, X: Tensor, y: Tensor, learning_rate: float | None
+) -> str:
+    if isinstance(method, Cholesky):
+        return "lbfgs"
+    if learning_rate is not None:
+        return "adam"
+    model.train(), likelihood.train()
+    model.set_train_data(X, y, strict=False)
+    problem = Problem(model, likelihood, X, y, method, 0)
+    count = sum(parameter.numel() for parameter in problem.parameters.values())
+    return "average-information" if count <= MOST_PARAMETERS and problem.knows_information() else "adam"
 
 
 def _begin(session: Session, subset_start: str | bool | int, seed: int, exact: bool) -> None:
@@ -143,6 +164,8 @@ def _train(
 ) -> Outcome:
     if optimizer == "lbfgs":
         return train_lbfgs(session, steps, _TOLERANCE["lbfgs"] if tolerance is None else tolerance)
+    if optimizer == "average-information":
+        return descend_newton(session, steps, _TOLERANCE[optimizer] if tolerance is None else tolerance)
     made, kind, rate = make_optimizer(optimizer, session.problem.leaves, learning_rate)
     # The paper's schedule runs its course: at its small last step sizes every loss looks flat.
     tolerance = _TOLERANCE["noisy"] if tolerance is None else tolerance
@@ -150,7 +173,7 @@ def _train(
     return descend(session, made, Schedule.of(kind, rate, steps), plateau)
 
 
-def _finish(session: Session, outcome: Outcome, method: Method, reason: str) -> FitResult:
+def _finish(session: Session, outcome: Outcome, method: Method, reason: str, optimizer: str) -> FitResult:
     exact = isinstance(method, Cholesky)
     losses = session.problem.losses(1 if exact else FINAL_ESTIMATES)
     message = outcome.message
@@ -165,10 +188,10 @@ def _finish(session: Session, outcome: Outcome, method: Method, reason: str) -> 
     }
     if outcome.status is not FitStatus.STOPPED:  # one that was stopped may be gone on with
         session.save(outcome.steps, outcome.state, finished)
-    return _result(session, finished, method, reason)
+    return _result(session, finished, method, reason, optimizer)
 
 
-def _result(session: Session, finished: dict[str, Any], method: Method, reason: str) -> FitResult:
+def _result(session: Session, finished: dict[str, Any], method: Method, reason: str, optimizer: str) -> FitResult:
     return FitResult(
         history=session.history,
         status=FitStatus(finished["status"]),
@@ -180,6 +203,7 @@ def _result(session: Session, finished: dict[str, Any], method: Method, reason: 
         loss_error=finished["loss_error"],
         start=session.start,
         message=finished["message"],
+        optimizer=optimizer,
     )
 
 

@@ -58,18 +58,23 @@ class History:
 def make_row(
     step: int,
     loss: float,
+    loss_error: float,
     gradient_norm: float,
+    gradient_error: float,
     stats: EstimateStats,
     learning_rate: float,
     seconds: float,
     hyperparameters: dict[str, float],
 ) -> Row:
+    """loss_error, gradient_error: standard errors from the scatter over probes; NaN where it was not measured."""
     drawn = stats.truncations
     first, second, probes = drawn if len(drawn) == 3 else (drawn * 3 if len(drawn) == 1 else (0, 0, 0))
     return {
         "step": step,
         "loss": loss,
+        "loss_error": loss_error,
         "gradient_norm": gradient_norm,
+        "gradient_error": gradient_error,
         "iterations": stats.iterations,
         "residual": stats.residual,
         "truncation_first": first,

@@ -11,6 +11,10 @@ from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
+from gpytorch.priors import Prior
 from torch import Tensor
 
 from rtgp.errors import InputError, UnsupportedModelError
@@ -20,16 +24,20 @@ from rtgp.objectives import EstimateStats
 from rtgp.training.coordinates import Coordinate, Plain, logarithmic
 from rtgp.training.errors import TrainingError
 from rtgp.training.history import hyperparameters
+from rtgp.training.priors import absolute, prior_hessian
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One estimate of the objective and its gradient (which is in the parameters' .grad)."""
+    """One estimate of the objective and its gradient (which is in the leaves' .grad)."""
 
     objective: float  # what is minimised, per point: priors and added loss terms included
     loss: float  # negative log marginal likelihood per point
     gradient_norm: float
     stats: EstimateStats
+    gradient: Tensor  # (p,): of the objective in the coordinates of training, float64 on the CPU
+    contrast: Tensor | None  # (p,): of mean zero and the gradient's covariance over probes
+    information: Tensor | None  # (p, p): the average-information matrix and the priors' curvature, per point
 
 
 class Problem:
@@ -93,22 +101,40 @@ class Problem:
             coordinate.pull()
         self._good = self.snapshot()
 
-    def evaluate(self) -> Evaluation:
-        """Estimate at the current parameters. If it fails, they are put back to the last that gave a finite one."""
+    @property
+    def point(self) -> Tensor:
+        """Where training is, as one vector (p,)."""
+        return torch.cat([leaf.detach().reshape(-1).double().cpu() for leaf in self.leaves])
+
+    def move_to(self, point: Tensor) -> None:
+        pieces = torch.split(point, [leaf.numel() for leaf in self.leaves])
+        self.restore([piece.reshape(leaf.shape) for piece, leaf in zip(pieces, self.leaves, strict=True)])
+
+    def knows_information(self) -> bool:
+        """Whether the average-information matrix covers every trainable parameter."""
+        return self.mll.knows_information(self.model(self.X), self.y)
+
+    def evaluate(self, contrast: bool = False, information: float | None = None) -> Evaluation:
+        """Estimate at the current parameters. If it fails, they are put back to the last that gave a finite one.
+
+        contrast: whether that is wanted; information: the tolerance of the average-information matrix if it is.
+        """
         self.push()
         try:
-            found = self._evaluate()
+            found = self._evaluate(contrast, information)
         except Exception:
             self.restore(self._good)
             raise
         self._good = self.snapshot()
         return found
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self, contrast: bool, information: float | None) -> Evaluation:
         for parameter in self.parameters.values():
             parameter.grad = None
-        objective = -self.mll(self.model(self.X), self.y)
-        objective.backward()
+        estimate = self.mll.evaluate(self.model(self.X), self.y, contrast=contrast, information=information)
+        objective = -estimate.objective
+        scatter = None if estimate.contrast is None else self._gradient_of(estimate.contrast)
+        torch.autograd.backward(objective)
         norm = 0.0
         for (name, parameter), coordinate in zip(self.parameters.items(), self._coordinates, strict=True):
             if parameter.grad is None:
@@ -125,13 +151,38 @@ class Problem:
                 )
             norm += square
         stats = _stats(self.mll)
-        found = Evaluation(float(objective.detach()), _loss(stats, self.n), math.sqrt(norm), stats)
+        found = Evaluation(
+            objective=float(objective.detach()),
+            loss=_loss(stats, self.n),
+            gradient_norm=math.sqrt(norm),
+            stats=stats,
+            gradient=_flat([leaf.grad for leaf in self.leaves if leaf.grad is not None]),
+            contrast=scatter,
+            information=None if estimate.information is None else self._metric(estimate.information),
+        )
         if not (math.isfinite(found.objective) and math.isfinite(found.loss)):
             raise TrainingError(
                 f"Expected a finite objective. Got {found.objective}; the parameters are those of the last good step. "
                 "Train in float64, lower the learning rate, or constrain the noise from below."
             )
         return found
+
+    def _slope(self) -> Tensor:
+        return _flat([coordinate.slope() for coordinate in self._coordinates])
+
+    def _gradient_of(self, scalar: Tensor) -> Tensor:
+        """With respect to the coordinates of training, (p,)."""
+        parameters = list(self.parameters.values())
+        found = torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True)
+        pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        return _flat(pieces) * self._slope()
+
+    def _metric(self, information: Tensor) -> Tensor:
+        """In the coordinates of training, with the priors' part. Never negative."""
+        slope = self._slope()
+        scale = slope * slope[:, None]
+        hessian = prior_hessian(self.model, list(self.parameters.values()))
+        return information * scale + (0.0 if hessian is None else absolute(hessian * scale / self.n))
 
     def rewind(self) -> None:
         """Back to the state before the first evaluation; the parameters stay."""
@@ -176,7 +227,12 @@ class Problem:
             "shape of the data": f"{tuple(self.X.shape)} {self.X.dtype}",
             "parameters": ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in shapes.items()),
             "model": _structure(self.mll),
+            "fixed numbers of the model": _fixed_numbers(self.mll),
         }
+
+
+def _flat(pieces: list[Tensor]) -> Tensor:
+    return torch.cat([piece.detach().reshape(-1).double().cpu() for piece in pieces])
 
 
 def _stats(mll: MarginalLogLikelihood) -> EstimateStats:
@@ -192,8 +248,9 @@ def _bytes(x: Tensor) -> bytes:
     return x.detach().cpu().contiguous().numpy().tobytes()
 
 
-def _structure(root: torch.nn.Module) -> str:
-    """The modules and, of GPyTorch's, the plain settings (such as nu), which their printed form leaves out."""
+def _structure(root: Any) -> str:
+    """Model, likelihood, mean and kernels by name, and a digest of all modules with their plain settings (such as nu),
+    which their printed form leaves out."""
     words = []
     for name, module in root.named_modules():
         if module is root:
@@ -205,7 +262,40 @@ def _structure(root: torch.nn.Module) -> str:
             if not key.startswith("_") and key != "training" and isinstance(value, (bool, int, float, str))
         }
         words.append(f"{name}: {type(module).__name__}{plain or ''}")
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16] + f" ({type(root.model).__name__})"
+    kinds = (type(root.model), type(root.likelihood))
+    parts = [module for module in root.modules() if isinstance(module, (Mean, Kernel))]
+    names = [*(kind.__name__ for kind in kinds), *(_kernel_name(module) for module in parts)]
+    return f"{', '.join(names)}; digest {hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:16]}"
+
+
+def _kernel_name(module: Any) -> str:
+    nu = getattr(module, "nu", None)
+    return type(module).__name__ + (f"(nu={nu})" if isinstance(nu, (int, float)) else "")
+
+
+def _fixed_numbers(root: Any) -> str:
+    """A digest for each group of them: what is not trained and yet decides the optimum."""
+    noise = getattr(getattr(root.likelihood, "noise_covar", None), "noise", None)
+    known = {"noise": noise} if isinstance(noise, Tensor) and not noise.requires_grad else {}
+    fixed = {name: p for name, p in root.named_parameters() if not p.requires_grad}
+    bounds: dict[str, Tensor] = {}
+    priors: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+    for path, module in root.named_modules():
+        own = dict(module.named_buffers(recurse=False))
+        if isinstance(module, Prior):  # some keep their parameters as plain attributes
+            own.update({name: value for name, value in vars(module).items() if isinstance(value, Tensor)})
+        group = bounds if isinstance(module, Interval) else priors if isinstance(module, Prior) else others
+        group.update({f"{path}.{name}": value for name, value in own.items()})
+    groups = {"known noise": known, "fixed parameters": fixed, "bounds": bounds, "priors": priors, "others": others}
+    return ", ".join(f"{kind} {_digest(numbers)}" for kind, numbers in groups.items() if numbers) or "none"
+
+
+def _digest(numbers: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(numbers):
+        digest.update(name.encode() + _bytes(numbers[name]))
+    return digest.hexdigest()[:8]
 
 
 def check_data(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:

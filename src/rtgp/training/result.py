@@ -31,9 +31,11 @@ class FitResult:
     loss_error: float  # its standard error; 0 where it is exact
     start: str  # where training began, in words
     message: str  # why it ended, in words
+    optimizer: str = ""  # its name: what "auto" chose, or the class of a torch optimiser
 
     def __repr__(self) -> str:
         return (
             f"FitResult({self.status.name}, steps={self.steps}, loss={self.loss:.5f} +- {self.loss_error:.1g}, "
-            f"seconds={self.seconds:.1f}, method={type(self.method).__name__}: {self.message})"
+            f"seconds={self.seconds:.1f}, method={type(self.method).__name__}, optimizer={self.optimizer}: "
+            f"{self.message})"
         )

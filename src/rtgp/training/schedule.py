@@ -16,7 +16,7 @@ Factory = Callable[..., torch.optim.Optimizer]
 
 DECAY_FRACTION = 0.4  # of the steps, at the end
 _SHORTEST_DECAY = 20
-NAMES = ("auto", "adam", "lbfgs", "multistep")
+NAMES = ("auto", "average-information", "adam", "lbfgs", "multistep")
 
 
 @dataclass
@@ -61,6 +61,8 @@ class Schedule:
 def default_steps(optimizer: str, n: int) -> int:
     if optimizer == "lbfgs":
         return 200
+    if optimizer == "average-information":
+        return 60
     if optimizer == "multistep":  # the paper's, by the size of the data
         return 1500 if n < 20_000 else 800 if n < 100_000 else 300
     return 150 if n < 20_000 else 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,10 @@ class Session:
     def row(self, step: int, found: Evaluation, rate: float) -> Row:
         """The row of a step: the current parameters and the estimate at them."""
         values = self.problem.hyperparameters()
-        return make_row(step, found.loss, found.gradient_norm, found.stats, rate, self.seconds, values)
+        loss_error = found.stats.value_error / self.problem.n
+        gradient_error = math.nan if found.contrast is None else float(found.contrast.norm())
+        errors = loss_error, found.gradient_norm, gradient_error
+        return make_row(step, found.loss, *errors, found.stats, rate, self.seconds, values)
 
     def record(self, row: Row, steps: int) -> bool:
         """Append a row and call back; whether to stop."""

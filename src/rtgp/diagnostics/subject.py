@@ -1,0 +1,147 @@
+"""What is to be diagnosed: a model with its training data, from a model, a fitted estimator, or bare data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood, Likelihood
+from gpytorch.means import ConstantMean
+from gpytorch.models import GP, ExactGP
+from torch import Tensor
+
+from rtgp.datasets import Dataset
+from rtgp.errors import InputError, SettingError, UnsupportedModelError
+from rtgp.methods import Cholesky
+from rtgp.training import fit
+
+FIT_ROWS = 1000  # bare data: hyperparameters are fitted by Cholesky on at most so many rows
+_FIT_STEPS, _FIT_TOLERANCE = 60, 1e-6
+_NOISE_FLOOR = 1e-6  # of the target's variance
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A private copy of a model in training mode, its data, and where its hyperparameters come from."""
+
+    model: Any
+    X: Tensor
+    y: Tensor
+    origin: str
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        """The same in another precision."""
+        model = copy.deepcopy(self.model).to(dtype)
+        X, y = self.X.to(dtype), self.y.to(dtype)
+        model.set_train_data(X, y, strict=False)
+        return Subject(model, X, y, self.origin)
+
+
+def read_subject(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, seed: int) -> Subject:
+    """A GPyTorch model, anything fitted that holds one as `model_`, a Dataset, or X with y."""
+    held = getattr(subject, "model_", None)
+    model = held if isinstance(held, GP) else subject
+    if isinstance(model, GP):
+        for name, given in (("y", y), ("kernel", kernel), ("dtype", dtype)):
+            if given is not None:
+                own = "the model's own likelihood is" if isinstance(given, Likelihood) else "its own are"
+                raise InputError(
+                    f"Expected a model alone, rtgp.diagnose(model). Got '{name}' too: {own} used. "
+                    "To diagnose it on other data, call model.set_train_data first."
+                )
+        return _of_model(model)
+    if not isinstance(subject, Dataset) and (isinstance(subject, torch.nn.Module) or hasattr(subject, "get_params")):
+        raise UnsupportedModelError(
+            "Expected a gpytorch.models.ExactGP, a fitted rtgp.GPRegressor, a Dataset, or X and y. "
+            f"Got {type(subject).__name__}" + (": fit it first." if hasattr(subject, "get_params") else ".")
+        )
+    return _of_data(subject, y, kernel, dtype, seed)
+
+
+def _of_model(model: Any) -> Subject:
+    if not isinstance(model, ExactGP):
+        raise UnsupportedModelError(f"Expected a gpytorch.models.ExactGP. Got {type(model).__name__}.")
+    if not model.train_inputs or model.train_targets is None:
+        raise InputError(
+            "Expected a model with training data, which is what it is diagnosed on. It has none: call "
+            "model.set_train_data(X, y, strict=False) first."
+        )
+    if len(model.train_inputs) != 1:
+        raise UnsupportedModelError(
+            f"Expected a model of one input tensor (n, d). Got {len(model.train_inputs)} input tensors."
+        )
+    with _without_prediction_cache(model):
+        own = copy.deepcopy(model)
+    (X,), y = own.train_inputs, own.train_targets
+    return Subject(own.train(), X, y, "the model's present ones")
+
+
+@contextmanager
+def _without_prediction_cache(model: Any) -> Iterator[None]:
+    """A model that has predicted holds tensors with autograd history, which cannot be copied."""
+    held = getattr(model, "prediction_strategy", None)
+    model.prediction_strategy = None
+    try:
+        yield
+    finally:
+        model.prediction_strategy = held
+
+
+def _array(given: Any) -> Any:
+    return given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+
+
+class _Regression(ExactGP):
+    def __init__(self, x: Tensor, y: Tensor, likelihood: GaussianLikelihood, kernel: Kernel) -> None:
+        super().__init__(x, y, likelihood)
+        self.mean_module = ConstantMean()
+        self.covar_module = kernel
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def _of_data(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, seed: int) -> Subject:
+    if isinstance(subject, Dataset):
+        if y is not None:
+            raise InputError("Expected a Dataset alone: it holds its target. Got 'y' too; leave it out.")
+        data = subject
+    elif y is None:
+        raise InputError(
+            "Expected rtgp.diagnose(model), rtgp.diagnose(dataset) or rtgp.diagnose(X, y). "
+            f"Got {type(subject).__name__} without y."
+        )
+    else:
+        data = Dataset(_array(subject), _array(y))
+    if len(data) < 3 or data.y.min() == data.y.max():
+        raise InputError(f"Expected at least 3 rows and a target that varies. Got {len(data)} row(s) of {data.name!r}.")
+    if kernel is not None and not isinstance(kernel, Kernel):
+        raise SettingError(f"The 'kernel' parameter must be a GPyTorch kernel or None. Got {kernel!r:.80} instead.")
+    if dtype not in (None, *_DTYPES):
+        raise SettingError(f"The 'dtype' parameter must be 'float32' or 'float64'. Got {dtype!r} instead.")
+    working = _DTYPES[dtype or "float32"]
+    standard = data.standardised()
+    X, target = torch.tensor(standard.X, dtype=working), torch.tensor(standard.y, dtype=working)
+    n = len(data)
+    index = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:FIT_ROWS]
+    made = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1])) if kernel is None else copy.deepcopy(kernel)
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_NOISE_FLOOR))
+    model = _Regression(X[index], target[index], likelihood, made).to(working)
+    with torch.no_grad():
+        likelihood.noise = math.log(2.0)
+    result = fit(
+        model, likelihood, X[index], target[index], Cholesky(), steps=_FIT_STEPS, seed=seed, tolerance=_FIT_TOLERANCE
+    )
+    model.set_train_data(X, target, strict=False)
+    rows = f"all {n}" if n <= FIT_ROWS else f"{FIT_ROWS} of {n}"
+    origin = f"fitted by Cholesky on {rows} rows, standardised ({result.steps} steps)"
+    return Subject(model.train(), X, target, origin)

@@ -1,0 +1,71 @@
+"""How CG's log-determinant and quadratic term approach their limits along one long run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.diagnostics.system import SubjectSystem
+from rtgp.estimators import draw_probes
+from rtgp.methods import CG, RRCG
+from rtgp.solvers import CGStatus, IdentityPreconditioner, LowRankPlusIdentity, Output, conjugate_gradients
+from rtgp.solvers.lanczos import log_quadrature_series
+from rtgp.truncation import fixed
+
+_TOLERANCE = 1e-3  # error ratio at which a column ends: the values' own errors go with its square
+_PERCENT = 1e-2
+
+
+@dataclass(frozen=True)
+class Course:
+    """The terms of the value along one run.
+
+    After the first, every increment of log|K| is negative and every one of the quadratic positive: what a truncation
+    leaves out has one sign. This is Theorem 1, probe by probe.
+    """
+
+    log_det: Tensor  # (J, probes) float64: increments
+    quadratic: Tensor  # (J,) float64: increments
+    ended: bool  # whether every column reached its end; if not, what is missing after J is not known
+    iterations_to_percent: int | None  # after which every column has an error ratio below 1%
+
+    def log_det_bias(self, iterations: int) -> Tensor:
+        """(probes,): of the estimate that ends after so many iterations."""
+        return -self.log_det[iterations:].sum(0)
+
+    def quadratic_bias(self, iterations: int) -> float:
+        return -float(self.quadratic[iterations:].sum())
+
+
+def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Course:
+    """One run with the method's preconditioner: y and as many probes as the method has."""
+    system, n = of.system, of.system.size
+    generator = torch.Generator().manual_seed(seed)
+    preconditioner: LowRankPlusIdentity | IdentityPreconditioner = IdentityPreconditioner()
+    if method.preconditioner is not None:
+        factor = method.preconditioner.factor(
+            system.kernel_diagonal(), system.kernel_rows, 2 + method.probes, generator
+        )
+        preconditioner = LowRankPlusIdentity(factor, system.dtype)
+    probes = draw_probes("preconditioner", n, method.probes, preconditioner, generator, system.dtype, system.device)
+    run = conjugate_gradients(
+        system.matmul,
+        torch.cat([of.target, probes.z], dim=1),
+        fixed(cap),
+        [Output(0, None)],
+        preconditioner,
+        reference={0: float(n)},
+        tolerance=_TOLERANCE,
+    )
+    scale = run.squares[0].clone()
+    scale[0] = float(n)
+    worst = (run.squares / scale).max(1).values.sqrt()  # (J + 1,)
+    below = (worst <= _PERCENT).nonzero()
+    return Course(
+        log_det=run.squares[0, 1:] * log_quadrature_series(run.gamma[:, 1:], run.beta[:, 1:]),
+        quadratic=run.gamma[:, 0] * run.squares[:-1, 0],
+        ended=run.status is CGStatus.CONVERGED,
+        iterations_to_percent=int(below[0, 0]) if len(below) else None,
+    )

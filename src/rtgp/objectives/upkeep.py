@@ -1,0 +1,164 @@
+"""Which preconditioner a training run holds: of what rank, and when it is made anew.
+
+Everything is decided from the hyperparameters and from runs that are over, never from the draws of the run to come: a
+preconditioner that is a function of the past leaves the estimate unbiased.
+
+A rank of k makes a run of J(k) iterations and costs the making of the preconditioner once in so many calls. J falls
+like the root of the k-th eigenvalue, the largest that a factor of rank k leaves; how that falls with k is seen when a
+factor is made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.objectives.protocol import State
+from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+
+_SAMPLE = 256  # points on which the drift of the kernel is watched
+_LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
+_SHARE = 4  # the rank is at most n over this
+_CALLS_PER_BUILD = 3.0  # at least: the first ones are worn out by the first, large steps
+
+
+def iteration_cost(n: int, rank: int, columns: int) -> float:
+    """Operations of one iteration: the product with K, and the preconditioner's six with its factor."""
+    return 2.0 * n * columns * (n + 6.0 * rank)
+
+
+def build_cost(n: int, rank: int) -> float:
+    """Operations, those in float64 counted twice: the factor, and its orthonormal columns by Gram matrices."""
+    return 14.0 * n * rank**2
+
+
+@dataclass
+class _Held:
+    preconditioner: LowRankPlusIdentity
+    decay: float  # the eigenvalues of A fall like rank^-decay
+    sample: Tensor  # (m, m): the kernel on the sample when the preconditioner was made, in units of the noise
+    calls: int = 0
+    fresh: int = 0  # iterations of the first run with it
+    wasted: int = 0  # iterations beyond that, over all runs with it
+
+
+class Upkeep:
+    """Hands out the preconditioner for each call. refresh: calls after which it is made anew; None: when that pays."""
+
+    def __init__(self, settings: PivotedCholesky | None, refresh: int | None, columns: int) -> None:
+        self.settings, self.refresh, self.columns = settings, refresh, columns
+        self._held: _Held | None = None
+        self._builds = 0
+        self._calls = 0
+
+    def reset(self) -> None:
+        self._held, self._builds, self._calls = None, 0, 0
+
+    def preconditioner(
+        self, system: WhitenedSystem, generator: torch.Generator, keep: bool
+    ) -> tuple[LowRankPlusIdentity | IdentityPreconditioner, bool]:
+        """The one to use, and whether it was made for this call. keep: never make it anew."""
+        if self.settings is None:
+            return IdentityPreconditioner(), False
+        held = self._held
+        if held is not None and (keep or not self._worn_out(held, system)):
+            return held.preconditioner, False
+        rank = self._rank(system.size)
+        course: list[tuple[int, float]] = []
+        diagonal, rows = system.kernel_diagonal(), system.kernel_rows
+        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course)
+        self._held = _Held(LowRankPlusIdentity(factor, system.dtype), _decay(course), _sample(system))
+        self._builds += 1
+        return self._held.preconditioner, True
+
+    def used(self, iterations: int) -> None:
+        """A run with the preconditioner in hand took so many iterations."""
+        self._calls += 1
+        held = self._held
+        if held is None:
+            return
+        held.calls += 1
+        held.fresh = held.fresh or iterations
+        held.wasted = max(0, held.wasted + iterations - held.fresh)
+
+    def _worn_out(self, held: _Held, system: WhitenedSystem) -> bool:
+        if held.calls == 0:
+            return False
+        if self.refresh is not None:
+            return held.calls >= self.refresh
+        n, rank = held.preconditioner.size, held.preconditioner.rank
+        expected = held.fresh * (math.sqrt(_distortion(held.sample, _sample(system))) - 1.0)
+        price = build_cost(n, rank) / iteration_cost(n, rank, self.columns)
+        return held.wasted + expected >= price
+
+    def _rank(self, n: int) -> int:
+        assert self.settings is not None
+        first = self.settings.rank_for(n, self.columns)
+        held = self._held
+        given = self.settings.rank is not None or self.refresh is not None
+        if given or held is None or held.calls == 0:
+            return first
+        rank, most = held.preconditioner.rank, n // _SHARE
+        if rank == 0:
+            return first
+        calls = max(_CALLS_PER_BUILD, self._calls / self._builds)
+
+        def cost(k: int) -> float:
+            run = max(1.0, held.fresh * math.pow(k / rank, -0.5 * held.decay))
+            return run * iteration_cost(n, k, self.columns) + build_cost(n, k) / calls
+
+        ratios = [math.pow(_LARGEST_CHANGE, step / 4.0) for step in range(-4, 5)]
+        # Not below half of the first: a better preconditioner also makes better probes, which no cost here knows of.
+        candidates = {min(max(first // 2, round(rank * ratio)), max(most, first)) for ratio in ratios}
+        return min(sorted(candidates), key=cost)
+
+    def state_dict(self) -> State:
+        state: State = {"builds": self._builds, "all_calls": self._calls}
+        if self._held is not None:
+            held = self._held
+            state.update(held.preconditioner.state_dict())
+            state.update(sample=held.sample, calls=held.calls, fresh=held.fresh, wasted=held.wasted)
+            state["decay"] = torch.tensor(held.decay, dtype=torch.float64)
+        return state
+
+    def load_state_dict(self, state: State, dtype: torch.dtype) -> None:
+        self._builds, self._calls = int(state["builds"]), int(state["all_calls"])
+        sample = state.get("sample")
+        if isinstance(sample, Tensor):
+            preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype)
+            counts = (int(state[name]) for name in ("calls", "fresh", "wasted"))
+            self._held = _Held(preconditioner, float(state["decay"]), sample, *counts)
+
+
+def _decay(course: list[tuple[int, float]]) -> float:
+    """The slope of log(1 + eigenvalue) against log(rank), a line through the second half of the ranks."""
+    points = [(math.log(k), math.log1p(eigenvalue)) for k, eigenvalue in course]
+    points = [point for point in points if point[0] >= points[-1][0] - math.log(2.0)]
+    if len(points) < 2:
+        return 1.0
+    x, y = torch.tensor(points, dtype=torch.float64).T
+    x = x - x.mean()
+    slope = -float((x * y).sum() / x.square().sum())
+    return min(max(slope, 0.5), 4.0)
+
+
+def _sample(system: WhitenedSystem) -> Tensor:
+    """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
+    n, m = system.size, min(_SAMPLE, system.size)
+    index = torch.arange(m, device=system.device) * n // m
+    return system.kernel_rows(index)[:, index].cpu() * (n / m)
+
+
+def _distortion(before: Tensor, after: Tensor) -> float:
+    """The condition number of (before + I)^-1 (after + I)."""
+    identity = torch.eye(before.shape[0], dtype=before.dtype)
+    lower, info = torch.linalg.cholesky_ex(before + identity)
+    if int(info) != 0:
+        return math.inf
+    half = torch.linalg.solve_triangular(lower, after + identity, upper=False)
+    eigenvalues = torch.linalg.eigvalsh(torch.linalg.solve_triangular(lower, half.T, upper=False))
+    least = float(eigenvalues[0])
+    return math.inf if least <= 0.0 else float(eigenvalues[-1]) / least

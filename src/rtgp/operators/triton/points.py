@@ -1,0 +1,115 @@
+"""Inputs as the fused kernels read them: scaled, padded, in float32 and in float16 parts. Plain torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PAD = 256  # rows are padded to a multiple of the largest block: no masks in the inner loops
+CHUNK = 64  # inputs of the expanded product are read this many at a time
+
+# z is multiplied by this, so that the exponent of a kernel is a power of two of a distance without a further product:
+# RBF is 2^-|z_i - z_j|^2; Matern has t = |z_i - z_j|, 2^-t times a polynomial in t ln 2.
+_LOG2E = math.log2(math.e)
+INPUT_FACTOR = {
+    "rbf": math.sqrt(_LOG2E / 2),
+    "matern12": _LOG2E,
+    "matern32": math.sqrt(3.0) * _LOG2E,
+    "matern52": math.sqrt(5.0) * _LOG2E,
+}
+KIND = {"rbf": 0, "matern12": 1, "matern32": 3, "matern52": 5}
+
+# At this distance from the centre a coordinate in float32 is off by 4e-6, and so may be a kernel value.
+_FAR = 64.0
+_LARGEST_HALF = 14  # scaled squared norms stay below 2^14: float16 ends at 2^16
+
+
+@dataclass(frozen=True)
+class Points:
+    """One set of points. `left` and `right` hold what makes |a - b|^2 one product, and are empty where distances come
+    from differences."""
+
+    count: int
+    z: Tensor  # (2 d, padded) float32, scaled; the last d lines are what the first d have cut off
+    norms: Tensor  # (padded,) float32, |z|^2
+    left: Tensor  # (padded, width) float16, as the first factor
+    right: Tensor  # (padded, width) float16, as the second factor
+
+    @property
+    def dimensions(self) -> int:
+        return self.z.shape[0] // 2
+
+    @property
+    def padded(self) -> int:
+        return self.z.shape[1]
+
+    @property
+    def width(self) -> int:
+        return self.left.shape[1]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Rows and columns of K (the same object for a square K) in common units."""
+
+    kind: str
+    rows: Points
+    columns: Points
+    unit: Tensor  # (1,) float32: left . right times this is |a - b|^2
+    largest: Tensor  # (1,) float32: the largest |a|^2 + |b|^2
+    far: bool  # whether float32 is too short for the coordinates
+
+
+def prepare(kind: str, z_rows: Tensor, z_columns: Tensor | None, direct: int) -> Pair:
+    """z (m, d) and z (n, d), or None for a square K; centred float64. Up to `direct` inputs no expanded squares."""
+    sets = [z * INPUT_FACTOR[kind] for z in ([z_rows] if z_columns is None else [z_rows, z_columns])]
+    norms = [z.square().sum(1) for z in sets]
+    largest = torch.stack([norm.max() for norm in norms]).max()
+    # A power of two that brings the largest squared norm just below 2^14, float16's range being what it is.
+    exponent = torch.floor((_LARGEST_HALF - torch.log2(largest.clamp_min(1e-30))) / 2)
+    scale = torch.exp2(exponent)
+    points = [_points(z, norm, scale, z.shape[1] > direct) for z, norm in zip(sets, norms, strict=True)]
+    unit, twice = scale.pow(-2).float().reshape(1), (2.0 * largest).float().reshape(1)
+    return Pair(kind, points[0], points[-1], unit, twice, bool(largest > _FAR**2))
+
+
+def _points(z: Tensor, norms: Tensor, scale: Tensor, expanded: bool) -> Points:
+    n, d = z.shape
+    extra = padded_size(n) - n
+    single = z.float()
+    low = (z - single.double()).float()
+    transposed = torch.nn.functional.pad(torch.cat([single, low], dim=1).T, (0, extra)).contiguous()
+    padded_norms = torch.nn.functional.pad(norms.float(), (0, extra))
+    if not expanded:
+        nothing = torch.empty(0, 0, dtype=torch.float16, device=z.device)
+        return Points(n, transposed, padded_norms, nothing, nothing)
+    # z = high + low; a . b ~ high high + low high + high low, as one product of three times the length. The squared
+    # norm is that of the same three terms, so that equal points have distance 0, in three parts of 11 bits each.
+    z = z * scale
+    high = z.half()
+    low = (z - high.double()).half()
+    rest = (high.double().square() + 2.0 * high.double() * low.double()).sum(1, keepdim=True)
+    parts = []
+    for _ in range(3):
+        parts.append(rest.half())
+        rest = rest - parts[-1].double()
+    ones = torch.ones(n, 3, dtype=torch.float16, device=z.device)
+    left = torch.cat([-2.0 * high, -2.0 * low, -2.0 * high, *parts, ones], dim=1)  # (n, 3 d + 6)
+    right = torch.cat([high, high, low, ones, *parts], dim=1)
+    short = padded_width(d) - left.shape[1]
+    return Points(
+        n, transposed, padded_norms, *(torch.nn.functional.pad(t, (0, short, 0, extra)) for t in (left, right))
+    )
+
+
+def padded_size(n: int) -> int:
+    return -(-n // PAD) * PAD
+
+
+def padded_width(d: int) -> int:
+    """3 d + 6 as a power of two up to one chunk, as whole chunks beyond."""
+    length = 3 * d + 6
+    return max(16, 1 << (length - 1).bit_length()) if length <= CHUNK else -(-length // CHUNK) * CHUNK

@@ -1,0 +1,187 @@
+"""Newton's method for unbiased, noisy gradients, with the average-information matrix in place of the Hessian.
+
+The metric is a function of the parameters alone, refreshed now and then, so that the mean of a step is that of the
+gradient. Far from the optimum the steps are full ones within a box, with a little momentum. Once what a step promises
+is no more than the noise of the gradient, as measured from the scatter over probes, the k-th step is divided by k: the
+parameters are then the mean of k independent Newton estimates of the optimum, and the noise averages out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtgp.errors import RTGPError
+from rtgp.training.outcome import Outcome
+from rtgp.training.problem import Evaluation
+from rtgp.training.result import FitStatus
+from rtgp.training.session import Session
+
+MOST_PARAMETERS = 200  # each costs a solve in every refresh of the metric
+_REFRESH = 3  # steps for which a metric is used
+_SOLVE_TOLERANCE = 0.03  # of the metric's solves
+_REACH = 1.0  # how far a coordinate (a logarithm) may move in one step
+_REGROWTH = 1.5  # of that reach with every good step, after it had to be halved
+_LEAST_REACH = 1e-2  # below it a failure is not the step's fault
+_MOMENTUM = 0.3
+_CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
+_LEAST_SETTLED = 3  # steps without clear progress before training may end
+_RECENT = 5  # steps over which the noise is averaged
+_PIVOTS = 2000  # of a step in a box: far more than it takes
+_SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
+
+
+def descend_newton(session: Session, steps: int, tolerance: float) -> Outcome:
+    """Train until a step promises, and the noise costs, no more than `tolerance` per point, or `steps` are taken."""
+    return _Newton(session, steps, tolerance).run()
+
+
+def box_newton_step(metric: Tensor, gradient: Tensor, reach: float) -> Tensor:
+    """The minimiser of gradient^T s + s^T metric s / 2 over |s_i| <= reach.
+
+    A coordinate that runs into its bound leaves the others the best step that this allows.
+    """
+    from scipy.optimize import lsq_linear
+
+    scale = metric.diagonal().clamp_min(max(1e-12 * float(metric.diagonal().max()), 1e-200)).rsqrt()
+    eigenvalues, vectors = torch.linalg.eigh(metric * scale * scale[:, None])
+    root = eigenvalues.clamp_min(1e-8).sqrt()
+    left = (root[:, None] * vectors.T) / scale  # left^T left = metric
+    right = -(vectors.T @ (scale * gradient)) / root
+    bound = np.full(len(gradient), reach)
+    # Where the metric is singular `right` is large, and a tolerance relative to it would end the search early.
+    found = lsq_linear(left.numpy(), right.numpy(), (-bound, bound), method="bvls", tol=1e-20, max_iter=_PIVOTS)
+    return torch.from_numpy(found.x)
+
+
+class _Newton:
+    def __init__(self, session: Session, steps: int, tolerance: float) -> None:
+        self.session, self.problem = session, session.problem
+        self.steps, self.tolerance = steps, tolerance
+        self.done = 0
+        self.settled = 0  # steps since progress was lost in the noise
+        self.reach = _REACH
+        self.gains: list[float] = []  # what each step promised, per point
+        self.noises: list[float] = []  # what the noise of each gradient alone would have promised
+        self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
+        self.accepted = self.problem.point
+        self.velocity = torch.zeros_like(self.accepted)
+        self.metric = torch.diag(torch.ones_like(self.accepted))
+        if session.resumed is not None:
+            self._load(session.resumed)
+
+    def run(self) -> Outcome:
+        if self.done == 0:
+            self.session.save(0, self._state())
+        while self.done < self.steps:
+            if self._step():
+                self.session.save(self.done, self._state())
+                return self._outcome(FitStatus.STOPPED, "the callback asked to stop")
+            if self._finished():
+                return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
+            if self.session.due(self.done):
+                self.session.save(self.done, self._state())
+        return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken; {self._words()}")
+
+    def _evaluate(self) -> Evaluation:
+        """At the current point, or where that fails between it and the last that was good."""
+        refresh = self.done % _REFRESH == 0 and self.settled < _LEAST_SETTLED
+        while True:
+            try:
+                return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
+            except RTGPError:
+                if self.done == 0 or self.reach < _LEAST_REACH:
+                    raise
+                self._go_back()
+
+    def _step(self) -> bool:
+        found = self._evaluate()
+        row = self.session.row(self.done, found, 1.0 / max(1, self.settled))
+        self.done += 1
+        if found.information is not None:
+            # A coordinate whose whole promise is below the tolerance is not worth moving: an input that does not matter
+            # would send its lengthscale to infinity.
+            self.metric = found.information + self.tolerance * torch.eye(len(found.gradient), dtype=torch.float64)
+        if self._rose(found):
+            self._go_back()
+        else:
+            self._go_on(found)
+        return self.session.record(row, self.steps)
+
+    def _rose(self, found: Evaluation) -> bool:
+        loss, error = self.loss
+        scatter = (error**2 + (found.stats.value_error / self.problem.n) ** 2) ** 0.5
+        return self.settled == 0 and found.objective - loss > _SIGMAS * scatter + self.tolerance
+
+    def _go_back(self) -> None:
+        """Half of the way to the last accepted point, and smaller steps for a while."""
+        self.reach *= 0.5
+        self.velocity = 0.5 * self.velocity
+        self.problem.move_to(self.accepted + self.velocity)
+
+    def _go_on(self, found: Evaluation) -> None:
+        self.accepted, self.loss = self.problem.point, (found.objective, found.stats.value_error / self.problem.n)
+        direction = box_newton_step(self.metric, found.gradient, self.reach)
+        self.gains.append(-0.5 * float(found.gradient @ direction))
+        if found.contrast is not None:
+            noise = box_newton_step(self.metric, found.contrast, self.reach)
+            self.noises.append(-0.5 * float(found.contrast @ noise))
+        clear = [gain > max(_CLEARLY * self._noise(), self.tolerance) for gain in self.gains[-2:]]
+        if not clear[-1]:
+            self.settled += 1
+        elif all(clear):  # one alone may be an outlier of the noise
+            self.settled = max(0, self.settled - 1)
+        if self.settled:
+            self.velocity = direction / self.settled
+        else:
+            self.velocity = direction + _MOMENTUM * self.velocity
+        self.reach = min(_REACH, _REGROWTH * self.reach)
+        self.problem.move_to(self.accepted + self.velocity)
+
+    def _noise(self) -> float:
+        recent = self.noises[-_RECENT:]
+        return sum(recent) / len(recent) if recent else 0.0
+
+    def _promise(self) -> float:
+        """What the last settled steps promised beyond the noise."""
+        recent = self.gains[-_LEAST_SETTLED:]
+        return max(0.0, sum(recent) / len(recent) - self._noise())
+
+    def _finished(self) -> bool:
+        if self.settled < _LEAST_SETTLED:
+            return False
+        return max(self._promise(), self._noise() / self.settled) <= self.tolerance
+
+    def _words(self) -> str:
+        if not self.gains:
+            return "no step was good"
+        return (
+            f"a further Newton step promises {self._promise():.0e} per point, and the noise that is left, averaged "
+            f"over {max(1, self.settled)} steps, costs about {self._noise() / max(1, self.settled):.0e}"
+        )
+
+    def _outcome(self, status: FitStatus, message: str) -> Outcome:
+        return Outcome(status, self.done, message, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "settled": self.settled,
+            "reach": self.reach,
+            "gains": self.gains,
+            "noises": self.noises,
+            "loss": self.loss[0],
+            "loss_error": self.loss[1],
+            "accepted": self.accepted,
+            "velocity": self.velocity,
+            "metric": self.metric,
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.done, self.settled, self.reach = state["done"], state["settled"], state["reach"]
+        self.gains, self.noises = list(state["gains"]), list(state["noises"])
+        self.loss = (state["loss"], state["loss_error"])
+        self.accepted, self.velocity, self.metric = state["accepted"], state["velocity"], state["metric"]
