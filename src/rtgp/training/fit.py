@@ -28,7 +28,7 @@ from rtgp.training.session import Callback, Session
 from rtgp.training.start import start_from_subset, subset_size
 from rtgp.training.stopping import Plateau
 
-FINAL_ESTIMATES = 8  # of the loss at the final parameters, where it is noisy
+FINAL_ESTIMATES = 4  # of the loss at the final parameters, where it is noisy
 _TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8, "average-information": 2e-4}
 
 
