@@ -145,3 +145,14 @@ def average_information(K_hat: Array, residual: Array, derivatives: Array, mean_
     inverse = np.linalg.inv(K_hat)
     columns = derivatives @ (inverse @ residual)  # (p, n)
     return 0.5 * columns @ inverse @ columns.T + mean_derivatives @ inverse @ mean_derivatives.T
+
+
+def fourier_kernel_matrix(x: Array, lengthscales: Array, frequencies: Array, outputscale: float = 1.0) -> Array:
+    """K_J of m = J/2 frequencies (d, m), Sec. 2.2: outputscale (2/J) sum_i cos(omega_i^T (x - x') / lengthscale)."""
+    difference = (x[:, None, :] - x[None, :, :]) / lengthscales
+    return outputscale * np.cos(difference @ frequencies).mean(-1)
+
+
+def effective_dimension(K: Array, noise: float) -> float:
+    """tr(K (K + noise)^-1)."""
+    return float(np.trace(np.linalg.solve(K + noise * np.eye(len(K)), K)))

@@ -270,7 +270,7 @@ for _ in range(60):
 @pytest.mark.parametrize(
     "place, value, words",
     [
-        (("version",), 2, "format version 2; this rtgp reads up to 1. Update rtgp"),
+        (("version",), 3, "format version 3; this rtgp reads up to 2. Update rtgp"),
         (("version",), "1", "format version '1'"),
         (("tensors",), "../../secret", "names '../../secret'"),
         (("tensor_bytes",), 10**15, "expected 1000000000000000"),

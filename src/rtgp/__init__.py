@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from rtgp import datasets, errors, operators, truncation
+from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.linear_algebra import logdet, solve
-from rtgp.methods import CG, RRCG, Cholesky
+from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.posterior import Posterior, posterior
 from rtgp.solvers import PivotedCholesky
@@ -18,7 +19,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CG",
+    "POE",
+    "RFF",
     "RRCG",
+    "SGGP",
+    "SSRFF",
+    "SVGP",
     "Cholesky",
     "FitResult",
     "GPRegressor",

@@ -35,3 +35,7 @@ class ConvergenceError(RTGPError):
 
 class PrecisionWarning(UserWarning):
     """float32 cannot represent the system well enough for the result to be trusted."""
+
+
+class ApproximationWarning(UserWarning):
+    """An approximation that is too far from what it stands for to be trusted with the hyperparameters."""

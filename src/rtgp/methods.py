@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.errors import SettingError
 from rtgp.estimators import ProbeKind, check_probe_kind
-from rtgp.objectives import CholeskyObjective, KrylovObjective, KrylovSettings, Objective, Truncation
+from rtgp.objectives import (
+    FREQUENCIES,
+    CholeskyObjective,
+    FourierObjective,
+    FourierSettings,
+    KrylovObjective,
+    KrylovSettings,
+    Objective,
+    SingleSampleObjective,
+    SingleSampleSettings,
+    Truncation,
+)
 from rtgp.solvers import PivotedCholesky
 from rtgp.truncation import ExponentialDecay, ResidualDriven, SurvivalRule
 
@@ -40,6 +52,7 @@ class CG:
     warm_start: bool = False
     tolerance: float | None = None
     operator: str = "auto"
+    control_variate: bool = False
 
     def __post_init__(self) -> None:
         _positive_integer(self, "iterations")
@@ -58,7 +71,7 @@ class RRCG:
     "independent": three truncations, each by the rule (the paper's).
     refresh: calls after which the preconditioner is made anew; None: when the iterations it would save are worth it,
     with the rank that makes a step cheapest. tolerance: error ratio at which a column has converged, by default 1e-4 in
-    float32 and 1e-8 in float64.
+    float32 and 1e-8 in float64. control_variate: for probes of the preconditioner's covariance, its own derivative.
     """
 
     truncation: SurvivalRule = field(default_factory=ResidualDriven)
@@ -70,6 +83,7 @@ class RRCG:
     warm_start: bool = True
     tolerance: float | None = None
     operator: str = "auto"
+    control_variate: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.truncation, type) or not isinstance(self.truncation, SurvivalRule):
@@ -93,12 +107,88 @@ class RRCG:
             "coupling": "independent",
             "refresh": 1,
             "warm_start": False,
+            "control_variate": False,
         }
         return cls(**{**settings, **changes})
 
     def make_objective(self, frozen: bool = False) -> Objective:
         plan = Truncation.coupled if self.coupling == "max" else Truncation.independent
         return _krylov(self, "rr-cg", plan(self.truncation), frozen)
+
+
+@dataclass(frozen=True)
+class RFF:
+    """Random Fourier features in place of the kernel: O(n J^2), biased towards overfitting (Theorem 2).
+
+    For RBF and Matern kernels, their sums and products. It learns hyperparameters only: predictions are the exact GP's.
+    features: J, columns of the feature matrix, cosines and sines together: even, at most n. None: 1000, or n if that is
+    less (`MarginalLogLikelihood.last.features` tells).
+    frequencies: "random", "orthogonal" (d at a time at right angles, as unbiased for the kernel), or "grid"
+    (equispaced, with weights: not random, far more accurate; for one or two inputs).
+    redraw: new frequencies in every call, so that training follows the mean over frequencies; False: those of the first
+    call are kept, so that training fits their kernel.
+    """
+
+    features: int | None = None
+    frequencies: str = "random"
+    redraw: bool = True
+
+    def __post_init__(self) -> None:
+        if self.features is not None:
+            _positive_integer(self, "features")
+            if self.features % 2:
+                raise SettingError(
+                    "The 'features' parameter of RFF must be even: it counts cosines and sines, which come in pairs. "
+                    f"Got {self.features} instead."
+                )
+        _one_of(self, "frequencies", FREQUENCIES)
+        _one_of(self, "redraw", (True, False))
+
+    def make_objective(self, frozen: bool = False) -> Objective:
+        return FourierObjective(FourierSettings(self.features, self.frequencies, self.redraw and not frozen))
+
+
+@dataclass(frozen=True)
+class SSRFF:
+    """Random Fourier features with the bias turned into variance: a Single Sample over a ladder of feature counts.
+
+    Unbiased, since the last rung of the ladder is the exact kernel; so it costs O(n^3) now and then. The variance is
+    large wherever RFF's bias is: docs/theory/fourier.md says when to prefer RRCG().
+    minimum: columns of features at the base, part of every estimate; at most n/2. None: n/8.
+    step: columns from rung to rung, up to n/2, or "doubling". An odd rung takes one more: a frequency is two columns.
+    probabilities: "fitted" (to the size of each rung's difference in earlier calls) or "paper" (1/J).
+    scaled: multiply the features' gradients by their regression coefficient on the exact one in earlier calls, which
+    falls from 1 to 0 as training nears the optimum: there they have nothing in common with it.
+    frequencies: "random" or "orthogonal".
+    """
+
+    minimum: int | None = None
+    step: int | str = "doubling"
+    probabilities: str = "fitted"
+    scaled: bool = True
+    frequencies: str = "random"
+
+    def __post_init__(self) -> None:
+        if self.minimum is not None:
+            _positive_integer(self, "minimum")
+        if isinstance(self.step, bool) or not (
+            self.step == "doubling" or (isinstance(self.step, int) and self.step >= 1)
+        ):
+            raise SettingError(
+                f"The 'step' parameter of SSRFF must be a positive integer or 'doubling'. Got {self.step!r} instead."
+            )
+        _one_of(self, "probabilities", ("fitted", "paper"))
+        _one_of(self, "scaled", (True, False))
+        _one_of(self, "frequencies", ("random", "orthogonal"))
+
+    @classmethod
+    def paper(cls, **changes: Any) -> SSRFF:
+        """The setting of Potapczynski et al. (2021): 500 features, steps of 100, P(J) proportional to 1/J."""
+        return cls(**{"minimum": 500, "step": 100, "probabilities": "paper", "scaled": False, **changes})
+
+    def make_objective(self, frozen: bool = False) -> Objective:
+        settings = SingleSampleSettings(self.minimum, self.step, self.probabilities, self.scaled, self.frequencies)
+        return SingleSampleObjective(settings, frozen)
 
 
 def _krylov(method: CG | RRCG, name: str, truncation: Truncation, frozen: bool) -> KrylovObjective:
@@ -112,6 +202,7 @@ def _krylov(method: CG | RRCG, name: str, truncation: Truncation, frozen: bool) 
         warm_start=method.warm_start,
         tolerance=method.tolerance,
         operator=method.operator,
+        control_variate=method.control_variate,
     )
     return KrylovObjective(settings, frozen)
 
@@ -121,6 +212,15 @@ def _positive_integer(method: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SettingError(
             f"The '{name}' parameter of {type(method).__name__} must be a positive integer. Got {value!r} instead."
+        )
+
+
+def _one_of(method: Any, name: str, choices: tuple[Any, ...]) -> None:
+    value = getattr(method, name)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        words = ", ".join(repr(choice) for choice in choices)
+        raise SettingError(
+            f"The '{name}' parameter of {type(method).__name__} must be one of {words}. Got {value!r} instead."
         )
 
 
@@ -134,11 +234,8 @@ def _check_krylov(method: CG | RRCG) -> None:
             f"The 'preconditioner' parameter of {type(method).__name__} must be a PivotedCholesky or None. "
             f"Got {method.preconditioner!r} instead."
         )
-    if not isinstance(method.warm_start, bool):
-        raise SettingError(
-            f"The 'warm_start' parameter of {type(method).__name__} must be True or False. "
-            f"Got {method.warm_start!r} instead."
-        )
+    for name in ("warm_start", "control_variate"):
+        _one_of(method, name, (True, False))
     tolerance = method.tolerance
     if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0.0 < tolerance < 1.0):
         raise SettingError(
@@ -147,10 +244,20 @@ def _check_krylov(method: CG | RRCG) -> None:
         )
 
 
-METHODS: dict[str, type[Any]] = {"cholesky": Cholesky, "cg": CG, "rr-cg": RRCG}
+METHODS: dict[str, type[Any]] = {
+    "cholesky": Cholesky,
+    "cg": CG,
+    "rr-cg": RRCG,
+    "rff": RFF,
+    "ss-rff": SSRFF,
+    "svgp": SVGP,
+    "poe": POE,
+    "sggp": SGGP,
+}
+AnyMethod = Method | SVGP | POE
 
 
-def resolve_method(method: str | Method) -> Method:
+def resolve_method(method: str | AnyMethod) -> AnyMethod:
     """A method from its name, or the object itself."""
     if isinstance(method, str):
         if method not in METHODS:
@@ -158,11 +265,22 @@ def resolve_method(method: str | Method) -> Method:
             raise SettingError(
                 f"The 'method' parameter must be one of {names}, or a settings object. Got {method!r} instead."
             )
-        made: Method = METHODS[method]()
+        made: AnyMethod = METHODS[method]()
         return made
-    if isinstance(method, type) or not hasattr(method, "make_objective"):
+    if isinstance(method, type) or not (hasattr(method, "make_objective") or isinstance(method, (SVGP, POE))):
         raise SettingError(
             "The 'method' parameter must be a name or a settings object such as rtgp.RRCG(). "
             f"Got {method!r:.100} instead."
         )
     return method
+
+
+def likelihood_method(method: str | AnyMethod) -> Method:
+    """The same, of those that estimate the likelihood of a model they are given."""
+    found = resolve_method(method)
+    if isinstance(found, (SVGP, POE)):
+        raise SettingError(
+            f"{type(found).__name__} is a model of its own, not an estimate of the likelihood of a given one: use "
+            f"rtgp.GPRegressor(method={found!r}), which makes the model, trains it and predicts from it."
+        )
+    return found

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
-from rtgp.methods import RRCG, Method, resolve_method
+from rtgp.methods import RRCG, Method, likelihood_method
 from rtgp.objectives import Batch, EstimateStats, Extras, covers
 
 
@@ -68,7 +68,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
             raise SettingError(f"The 'draws' parameter must be 'fresh' or 'frozen'. Got {draws!r} instead.")
         _check_train_inputs(model)
         super().__init__(likelihood, model)
-        self.method = resolve_method(RRCG() if method is None else method)
+        self.method = likelihood_method(RRCG() if method is None else method)
         self.draws = draws
         self.last: EstimateStats | None = None
         self._generator = generator

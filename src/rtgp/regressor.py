@@ -19,10 +19,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from rtgp.baselines import SGGP
 from rtgp.datasets.dataset import Array
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
-from rtgp.methods import Cholesky, Method, resolve_method
-from rtgp.modelling.model import RegressionModel, check_kernel_setting, new_model
+from rtgp.methods import AnyMethod, Cholesky, resolve_method
+from rtgp.modelling.fitting import Data, Model, Training, clamped, is_exact, reference, train_model
+from rtgp.modelling.model import check_kernel_setting
 from rtgp.modelling.preprocessing import (
     Preprocessing,
     check_inputs_are_numbers,
@@ -33,9 +35,10 @@ from rtgp.modelling.preprocessing import (
     learn_preprocessing,
 )
 from rtgp.modelling.standard_errors import standard_errors
+from rtgp.modelling.summary import hyperparameters_of
 from rtgp.persistence import load_model, save_model
-from rtgp.posterior import Posterior, posterior
-from rtgp.training import FitResult, choose_method, fit, hyperparameters
+from rtgp.posterior import MarginalPosterior, Posterior, posterior
+from rtgp.training import FitResult, choose_method
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -48,9 +51,11 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     kernel : "rbf", "matern12", "matern32", "matern52" or a GPyTorch kernel
         By name: scaled, with one lengthscale for each input. A kernel object is copied, never trained in place; it
         sees all input columns, in working units (see `standardize`), and starts from its own values.
-    method : "auto", a name such as "cholesky", "cg", "rr-cg", or a settings object such as `rtgp.RRCG()`
-        "auto" depends on the number of rows and columns and on the device; `method_` and `method_reason_` tell.
-    steps, learning_rate : of training; None leaves them to `rtgp.fit`. Cholesky's L-BFGS has no learning rate.
+    method : "auto", "cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", or a settings object such as
+        `rtgp.RRCG()`
+        "auto" depends on the number of rows and columns and on the device; `method_` and `method_reason_` tell. All but
+        "svgp" and "poe" train the hyperparameters of an exact Gaussian process and predict from it.
+    steps, learning_rate : of training; None leaves them to the method. Cholesky's L-BFGS has no learning rate.
     device : "auto" (a GPU where there is one), or a device of torch, such as "cpu".
     dtype : "float32" or "float64"
         Of training and prediction; `dtype_` tells which was used. Cholesky always works in float64; where float32
@@ -67,9 +72,11 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     model_, likelihood_, kernel_ : the trained GPyTorch objects.
     fit_result_, history_ : how training went; `history_.to_frame()` is a table.
     hyperparameters_, hyperparameter_errors_ : name -> value and standard error (asymptotic, from the
-        average-information matrix).
+        average-information matrix; NaN for SVGP, POE and sgGP, which do not maximise the likelihood). For POE the
+        median over experts; `model_.experts` has each.
     log_marginal_likelihood_value_, log_marginal_likelihood_error_ : log p(y | X) of all rows as given, in original
-        units (natural logarithm, not divided by n), and its standard error: 0 where it is exact.
+        units (natural logarithm, not divided by n), and its standard error: 0 where it is exact. For SVGP a lower
+        bound; for POE and sgGP the log likelihoods of subsets, as if these were independent, scaled to all rows.
     noise_variance_ : of a new observation, in original units. With known noise: the mean of what was given to `fit`.
     n_features_in_, feature_names_in_, dtype_, device_, seed_.
     """
@@ -77,7 +84,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def __init__(
         self,
         kernel: str | Kernel = "rbf",
-        method: str | Method = "auto",
+        method: str | AnyMethod = "auto",
         steps: int | None = None,
         learning_rate: float | None = None,
         device: str | torch.device = "auto",
@@ -134,14 +141,18 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         model, result = self._train(inputs, target, known, method, dtype, checkpoint)
 
         n = len(y)
-        self.dtype_ = str(model.train_targets.dtype).removeprefix("torch.")
+        reason += f"; {words}" if (words := clamped(method, n)) else ""
+        self.dtype_ = str(reference(model).dtype).removeprefix("torch.")
         learned = model.likelihood.noise.detach().mean() * scaling.y_scale**2
         self.noise_variance_ = float(learned) if variances is None else float(variances.mean())
         # log p of y itself: the density of the standardised target, times the Jacobian of standardising.
         self.log_marginal_likelihood_value_ = -n * (result.loss + math.log(scaling.y_scale))
         self.log_marginal_likelihood_error_ = n * result.loss_error
-        self.hyperparameters_ = hyperparameters(model)
-        self.hyperparameter_errors_ = standard_errors(model, isinstance(method, Cholesky), self.seed_)
+        self.hyperparameters_ = hyperparameters_of(model)
+        if is_exact(model) and not isinstance(method, SGGP):
+            self.hyperparameter_errors_ = standard_errors(model, isinstance(method, Cholesky), self.seed_)
+        else:
+            self.hyperparameter_errors_ = dict.fromkeys(self.hyperparameters_, math.nan)
         self._set_fitted(model, preprocessing, dataclasses.replace(result, method_reason=reason))
         return self
 
@@ -200,10 +211,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         x: Tensor,
         y: Tensor,
         noise: Tensor | None,
-        method: Method,
+        method: AnyMethod,
         dtype: torch.dtype,
         checkpoint: str | os.PathLike[str] | None,
-    ) -> tuple[RegressionModel, FitResult]:
+    ) -> tuple[Model, FitResult]:
         """Train in `dtype`; in float64 where that cannot serve."""
         try:
             with warnings.catch_warnings():
@@ -229,38 +240,27 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         x: Tensor,
         y: Tensor,
         noise: Tensor | None,
-        method: Method,
+        method: AnyMethod,
         dtype: torch.dtype,
         checkpoint: str | os.PathLike[str] | None,
-    ) -> tuple[RegressionModel, FitResult]:
-        x, y = x.to(dtype), y.to(dtype)
-        model = new_model(x, y, self.kernel, None if noise is None else noise.to(dtype))
-        exact = isinstance(method, Cholesky)
-        result = fit(
-            model,
-            model.likelihood,
-            x,
-            y,
-            method=method,
-            steps=self.steps,
-            learning_rate=None if exact and self.method == "auto" else self.learning_rate,  # L-BFGS has none
-            seed=self.seed_,
-            checkpoint=checkpoint,
-            progress=bool(self.verbose),
-        )
-        return model, result
+    ) -> tuple[Model, FitResult]:
+        no_rate = isinstance(method, Cholesky) and self.method == "auto"  # L-BFGS has none
+        rate = None if no_rate else self.learning_rate
+        data = Data(x.to(dtype), y.to(dtype), None if noise is None else noise.to(dtype))
+        training = Training(self.steps, rate, self.seed_, bool(self.verbose), checkpoint)
+        return train_model(data, self.kernel, method, training)
 
-    def _set_fitted(self, model: RegressionModel, preprocessing: Preprocessing, result: FitResult) -> None:
+    def _set_fitted(self, model: Model, preprocessing: Preprocessing, result: FitResult) -> None:
         model = model.to(self._working_device()).eval()
         self._preprocessing = preprocessing
-        self.device_ = str(model.train_targets.device)
+        self.device_ = str(reference(model).device)
         self.model_, self.likelihood_, self.kernel_ = model, model.likelihood, model.covar_module
         self.fit_result_, self.history_ = result, result.history
         self.method_, self.method_reason_ = result.method, result.method_reason
         # Where the first prediction puts the posterior: predicting sets no attribute.
-        self._made: list[Posterior] = []
+        self._made: list[Posterior | MarginalPosterior] = []
 
-    def _posterior(self) -> Posterior:
+    def _posterior(self) -> Posterior | MarginalPosterior:
         """Made by the first prediction; it follows its model from then on."""
         if not self._made:
             self._made.append(posterior(self.model_, self.likelihood_, seed=self.seed_))
@@ -271,13 +271,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         check_inputs_are_numbers(X)
         X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
         check_inputs_finite(X, self._column_names())
-        return _tensor(self._preprocessing.inputs(X)).to(self.model_.train_inputs[0])
+        return _tensor(self._preprocessing.inputs(X)).to(reference(self.model_))
 
     def _column_names(self) -> tuple[str, ...]:
         given = getattr(self, "feature_names_in_", None)
         return tuple(f"x{i}" for i in range(1, self.n_features_in_ + 1)) if given is None else tuple(map(str, given))
 
-    def _method_for(self, x: Tensor) -> tuple[Method, str]:
+    def _method_for(self, x: Tensor) -> tuple[AnyMethod, str]:
         if isinstance(self.method, str) and self.method == "auto":
             return choose_method(x.shape[0], x.shape[1], x.device)
         return resolve_method(self.method), "asked for"

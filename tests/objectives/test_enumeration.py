@@ -49,7 +49,7 @@ def exact_probes(monkeypatch):
     monkeypatch.setattr(krylov, "draw_probes", all_directions)
 
 
-def settings(truncation, preconditioner, warm_start):
+def settings(truncation, preconditioner, warm_start, control=False):
     return KrylovSettings(
         name="rr-cg",
         truncation=truncation,
@@ -60,12 +60,13 @@ def settings(truncation, preconditioner, warm_start):
         warm_start=warm_start,
         tolerance=TOLERANCE,
         operator="dense",
+        control_variate=control,
     )
 
 
-def primed(preconditioner, warm_start, stale):
+def primed(preconditioner, warm_start, stale, control=False):
     """An objective in the state an earlier optimisation step leaves behind."""
-    objective = KrylovObjective(settings(Truncation.plain(6), preconditioner, warm_start))
+    objective = KrylovObjective(settings(Truncation.plain(6), preconditioner, warm_start, control))
     if stale:
         objective(make_batch(shift=0.1)[0], torch.Generator().manual_seed(1))
     return objective
@@ -116,6 +117,8 @@ CASES = {
     "no preconditioner": (None, False, False),
     "fresh preconditioner": (PivotedCholesky(15), False, False),
     "stale preconditioner and warm start": (PivotedCholesky(15), True, True),
+    "fresh preconditioner, control variate": (PivotedCholesky(15), False, False, True),
+    "stale preconditioner and warm start, control variate": (PivotedCholesky(15), True, True, True),
     "warm start alone": (None, True, True),
 }
 RULES = {

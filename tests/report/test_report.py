@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rtgp.errors import InputError
+from rtgp.objectives import EstimateStats
 from rtgp.report import Curve, Predictions, Report, Run, Surface, Table, coverage, nll, render, rmse, write_report
 from rtgp.report.calibration import coverage_curve, pit, verdict
 from rtgp.report.content import Array
+from rtgp.report.training_plots import hyperparameter_names
+from rtgp.training.history import make_row
 
 HOSTILE = '<script>alert("x")</script> $x_1$ & \x07'
 
@@ -176,3 +180,10 @@ def test_right_predictions_look_right_and_wrong_ones_do_not() -> None:
 def test_bad_predictions_are_refused(y: list[float], mean: list[float], std: list[float]) -> None:
     with pytest.raises(InputError):
         Predictions(np.array(y), np.array(mean), np.array(std))
+
+
+def test_only_hyperparameters_are_drawn_as_such() -> None:
+    """Whatever else a row of training holds has a picture of its own, or none."""
+    stats = EstimateStats("rr-cg", torch.float32, 1.0, 1.0, 1.0, 0.0)
+    row = make_row(0, 1.0, 0.1, 1.0, 0.1, stats, 0.1, 1.0, {"noise": 0.2, "lengthscale[0]": 1.0})
+    assert hyperparameter_names([Run("one", [row])]) == ["noise", "lengthscale[0]"]

@@ -20,11 +20,11 @@ from rtgp.cli.files import (
     read_data,
     write_fit_record,
 )
-from rtgp.cli.scoring import run_of
+from rtgp.cli.scoring import likelihood_words, run_of, value_words
 from rtgp.cli.terminal import say, show_pairs
 from rtgp.datasets import Dataset
 from rtgp.errors import InputError, SettingError
-from rtgp.methods import CG
+from rtgp.modelling.fitting import is_exact
 from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Report, coverage, rmse, versions, write_report
 from rtgp.report.leave_one_out import leave_one_out
@@ -107,7 +107,7 @@ def _judge(regressor: Any, train: Dataset, test: Dataset | None, needed: bool) -
     if test is not None:
         mean, std = regressor.predict(frame_of(test), return_std=True)
         return Predictions(test.y, mean, std)
-    return leave_one_out(regressor.model_, train.y) if needed else None
+    return leave_one_out(regressor.model_, train.y) if needed and is_exact(regressor.model_) else None
 
 
 def _report(regressor: Any, asked: str, dataset: Dataset, train: Dataset, predictions: Predictions | None) -> Report:
@@ -115,7 +115,7 @@ def _report(regressor: Any, asked: str, dataset: Dataset, train: Dataset, predic
     return Report(
         title=f"{dataset.target_name} of {dataset.name}",
         summary=f"A Gaussian process for {dataset.target_name!r} given {len(names)} input(s), learned by {name} from "
-        f"{len(train)} rows. Log marginal likelihood {_likelihood(regressor)}.",
+        f"{len(train)} rows. Log marginal likelihood {likelihood_words(regressor)}.",
         runs=[run_of(regressor, name, predictions)],
         picture=picture_of(regressor.predict, train.X, train.y, names, dataset.target_name),
         settings={
@@ -130,14 +130,6 @@ def _report(regressor: Any, asked: str, dataset: Dataset, train: Dataset, predic
         command=shlex.join(["rtgp", *sys.argv[1:]]),
         target=dataset.target_name,
     )
-
-
-def _likelihood(regressor: Any) -> str:
-    value, error = regressor.log_marginal_likelihood_value_, regressor.log_marginal_likelihood_error_
-    if not error:
-        return f"{value:.2f} (exact)"
-    biased = ", biased: plain CG's own estimate" if isinstance(regressor.method_, CG) else ""
-    return f"{value:.2f} ± {error:.2f}{biased}"
 
 
 def _record(data: str, train: Dataset, predictions: Predictions | None) -> dict[str, Any]:
@@ -162,11 +154,9 @@ def _show(regressor: Any, predictions: Predictions | None) -> None:
     rows = [
         ("method", f"{type(regressor.method_).__name__} ({regressor.method_reason_})"),
         ("training", f"{result.steps} steps, {result.seconds:.1f} s: {result.message}"),
-        ("log marginal likelihood", _likelihood(regressor)),
+        ("log marginal likelihood", likelihood_words(regressor)),
     ]
-    errors = regressor.hyperparameter_errors_ or {}
-    for name, value in regressor.hyperparameters_.items():
-        rows.append((name, f"{value:.5g}" + (f" ± {errors[name]:.2g}" if name in errors else "")))
+    rows += value_words(regressor)
     if predictions is not None:
         rows.append((f"RMSE, {predictions.kind}", f"{rmse(predictions):.4g}"))
         rows.append((f"90% coverage, {predictions.kind}", f"{coverage(predictions):.1%}"))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rtgp.cli.files import read_fit_record
+from rtgp.cli.scoring import likelihood_words, value_words
 from rtgp.cli.terminal import show_pairs
 from rtgp.regressor import GPRegressor
 
@@ -30,11 +31,8 @@ def info(model: Annotated[Path, typer.Argument(help="Folder written by `rtgp fit
         ("method", f"{regressor.method_} ({regressor.method_reason_})"),
         ("steps", str(len(regressor.history_))),
     ]
-    value, error = regressor.log_marginal_likelihood_value_, regressor.log_marginal_likelihood_error_
-    rows.append(("log marginal likelihood", f"{value:.2f}" + (f" ± {error:.2f}" if error else " (exact)")))
-    errors = regressor.hyperparameter_errors_ or {}
-    for name, number in regressor.hyperparameters_.items():
-        rows.append((name, f"{number:.5g}" + (f" ± {errors[name]:.2g}" if name in errors else "")))
+    rows.append(("log marginal likelihood", likelihood_words(regressor)))
+    rows += value_words(regressor)
     for kind in ("held-out", "leave-one-out"):
         if isinstance(record.get(kind), dict):
             rows += [(f"{key}, {kind}", f"{found:.4g}") for key, found in record[kind].items()]

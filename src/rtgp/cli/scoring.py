@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from rtgp.baselines import SGGP
 from rtgp.cli.files import frame_of
 from rtgp.datasets import Dataset
-from rtgp.methods import CG, Cholesky
+from rtgp.methods import CG, RFF, Cholesky
 from rtgp.mll import MarginalLogLikelihood
+from rtgp.modelling.fitting import is_exact
+from rtgp.models import ExpertsModel, VariationalModel
 from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Run, coverage, nll, rmse
 
+# Whose own estimate of the likelihood is off by more than its standard error.
+BIASED: dict[type[Any], str] = {CG: "plain CG", RFF: "RFF", SGGP: "sgGP"}
 EXACT_UP_TO = 8000  # points: half a gigabyte and some seconds for one Cholesky factor
 
 
@@ -35,9 +41,9 @@ class Score:
     iterations: int
 
     @property
-    def biased(self) -> bool:
-        """Whether the log likelihood is plain CG's own estimate: off by more than its standard error tells."""
-        return self.error > 0 and isinstance(self.regressor.method_, CG)
+    def remark(self) -> Remark | None:
+        """What the log likelihood is, where it is neither exact nor an unbiased estimate."""
+        return remark_on(self.regressor, exactly=_can_be_exact(self.regressor.model_))
 
     @property
     def rmse(self) -> float:
@@ -55,7 +61,7 @@ class Score:
     def cells(self) -> list[str]:
         """The row under HEAD."""
         likelihood = f"{self.log_likelihood:.4f}" + (f" ± {self.error:.4f}" if self.error else "")
-        likelihood += f" {MARK}" if self.biased else ""
+        likelihood += f" {self.remark.mark}" if self.remark else ""
         return [
             self.method,
             likelihood,
@@ -72,17 +78,48 @@ class Score:
         return run_of(self.regressor, self.method, self.predictions)
 
 
-MARK = "*"  # behind a biased number
+@dataclass(frozen=True)
+class Remark:
+    """On a log likelihood that is no estimate of the exact one."""
+
+    mark: str  # behind the number
+    short: str
+    words: str
+
+
+LOWER_BOUND = Remark(
+    "†",
+    "a lower bound",
+    "A lower bound of the log marginal likelihood (the evidence lower bound of SVGP), not the value itself.",
+)
+EXPERTS = Remark(
+    "‡",
+    "of experts, each on its own rows",
+    "The mean over POE's experts, each on its own rows, as if these were independent of all others.",
+)
 HEAD = ["method", "log marginal likelihood / n", "RMSE", "NLL", "90% coverage", "seconds", "steps", "iterations"]
 NOTE = (
     "Log marginal likelihood per training point at each method's final hyperparameters{how}; NLL per held-out point; "
     "both for the target in units of its training standard deviation ({unit:.4g}). RMSE in the target's own unit. "
     "Seconds of training; iterations of conjugate gradients in all steps together."
 )
-NOTE_BIASED = (
-    f"\n{MARK} Biased: plain CG's own estimate is off by an unknown amount that ± does not cover, so a higher number "
-    "here is no better fit; compare by NLL and RMSE."
-)
+
+
+def remark_on(regressor: Any, exactly: bool) -> Remark | None:
+    """What is to be said of the regressor's log likelihood; `exactly`: it was computed by Cholesky."""
+    if isinstance(regressor.model_, VariationalModel):
+        return LOWER_BOUND
+    if isinstance(regressor.model_, ExpertsModel):
+        return EXPERTS
+    name = BIASED.get(type(regressor.method_))
+    if name is None or exactly:
+        return None
+    return Remark(
+        "*",
+        f"biased: {name}'s own estimate",
+        f"Biased: {name}'s own estimate is off by an unknown amount that ± does not cover, so a higher number here is "
+        "no better fit; compare by NLL and RMSE.",
+    )
 
 
 def score(method: str, train: Dataset, test: Dataset, settings: dict[str, Any]) -> Score:
@@ -109,18 +146,19 @@ def score(method: str, train: Dataset, test: Dataset, settings: dict[str, Any]) 
 
 def note(scores: list[Score]) -> str:
     """What the columns mean."""
-    how = ", computed exactly" if all(one.error == 0 for one in scores) else ", with standard error where estimated"
-    return NOTE.format(how=how, unit=scores[0].unit) + (NOTE_BIASED if any(one.biased for one in scores) else "")
+    plain = [one for one in scores if one.remark is None]
+    how = ", computed exactly" if all(one.error == 0 for one in plain) else ", with standard error where estimated"
+    remarks = dict.fromkeys(f"\n{one.remark.mark} {one.remark.words}" for one in scores if one.remark is not None)
+    return NOTE.format(how=how, unit=scores[0].unit) + "".join(remarks)
 
 
 def log_likelihood_per_point(regressor: Any) -> tuple[float, float]:
     """At the final hyperparameters, with its standard error: by Cholesky in float64 up to EXACT_UP_TO points.
 
-    Beyond, the estimate of the fit itself, which for plain CG is biased (`Score.biased`).
+    Beyond, and for models that have no exact one, that of the fit itself (`Score.remark` says what it is).
     """
     model = regressor.model_
-    n = len(model.train_targets)
-    if n > EXACT_UP_TO:
+    if not _can_be_exact(model):
         result = regressor.fit_result_
         return -float(result.loss), float(result.loss_error)
     exact = copy.deepcopy(model).cpu().double()
@@ -129,6 +167,10 @@ def log_likelihood_per_point(regressor: Any) -> tuple[float, float]:
     with torch.no_grad():
         value = likelihood(exact(*exact.train_inputs), exact.train_targets)
     return float(value), 0.0
+
+
+def _can_be_exact(model: Any) -> bool:
+    return is_exact(model) and len(model.train_targets) <= EXACT_UP_TO
 
 
 def run_of(regressor: Any, name: str, predictions: Predictions | None) -> Run:
@@ -145,3 +187,23 @@ def run_of(regressor: Any, name: str, predictions: Predictions | None) -> Run:
     errors = {key: float(value) for key, value in (regressor.hyperparameter_errors_ or {}).items() if value == value}
     values = {key: float(value) for key, value in regressor.hyperparameters_.items()}
     return Run(name, regressor.history_.rows, values, errors, settings, predictions)
+
+
+def likelihood_words(regressor: Any) -> str:
+    """The log marginal likelihood of a fitted regressor, and what it is."""
+    value, error = regressor.log_marginal_likelihood_value_, regressor.log_marginal_likelihood_error_
+    remark = remark_on(regressor, exactly=False)
+    number = f"{value:.2f}" + (f" ± {error:.2f}" if error else "")
+    if remark is not None:
+        return f"{number}, {remark.short}" if error else f"{number} ({remark.short})"
+    return number if error else f"{number} (exact)"
+
+
+def value_words(regressor: Any) -> list[tuple[str, str]]:
+    """(name, value with its standard error where known) of each hyperparameter."""
+    errors = regressor.hyperparameter_errors_ or {}
+    rows = []
+    for name, value in regressor.hyperparameters_.items():
+        error = errors.get(name, math.nan)
+        rows.append((name, f"{value:.5g}" + ("" if math.isnan(error) else f" ± {error:.2g}")))
+    return rows

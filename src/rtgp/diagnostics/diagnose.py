@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rtgp.diagnostics.curvature import Shift, information_of, predicted_shift
 from rtgp.diagnostics.draws import Sample
+from rtgp.diagnostics.fourier import fourier_limit
 from rtgp.diagnostics.measure import Measurement, mean_covariance, measure
 from rtgp.diagnostics.result import NEGLIGIBLE, Cost, Diagnosis, HyperparameterBias, ValueBias
 from rtgp.diagnostics.subject import Subject, read_subject
@@ -121,6 +122,7 @@ def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure
         rr_cg_cost=_cost(measured.rr),
         reasons=_reasons(rr, measured.rr, n),
         verdict="",
+        fourier=fourier_limit(wide, system, seed),
     )
     return replace(found, verdict=verdict(found))
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rtgp.methods import CG, RRCG
+from rtgp.objectives.fourier_limit import FourierLimit
 
 MATERIAL_COST = 0.1  # nats of log marginal likelihood: less is nothing anybody could see
 NEGLIGIBLE = 1e-6  # of the largest gradient: what is below it is rounding
@@ -95,6 +96,7 @@ class Diagnosis:
     rr_cg_cost: Cost
     reasons: tuple[tuple[str, str], ...]  # what RR-CG chose, and why
     verdict: str
+    fourier: FourierLimit | None = None  # what RFF() and SSRFF() would be up against; None: not for this kernel
 
     @property
     def name(self) -> str:

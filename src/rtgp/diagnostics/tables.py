@@ -70,6 +70,8 @@ def pairs(found: Diagnosis) -> list[tuple[str, str]]:
     if not math.isnan(found.cost_in_nats):
         lines.append((f"{found.name}'s bias costs", f"{found.cost_in_nats:.2g} nats of log marginal likelihood"))
     lines += [(f"RR-CG: {name}", why) for name, why in found.reasons]
+    fourier = "not for this kernel" if found.fourier is None else found.fourier.words()
+    lines.append(("Fourier features", fourier))
     if found.left_out:
         lines.append(("not looked at", ", ".join(found.left_out)))
     return lines

@@ -43,6 +43,7 @@ class KrylovSettings:
     warm_start: bool
     tolerance: float | None
     operator: str
+    control_variate: bool = False  # for probes of covariance P
 
 
 class KrylovObjective:
@@ -55,7 +56,8 @@ class KrylovObjective:
 
     def __init__(self, settings: KrylovSettings, frozen: bool = False) -> None:
         self.settings, self.frozen = settings, frozen
-        self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes)
+        control = settings.control_variate and settings.probe_kind == "preconditioner" and not frozen
+        self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes, control)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
@@ -102,8 +104,14 @@ class KrylovObjective:
         if batch.requires_grad:
             vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
             surrogate = _bilinear_loss(system, *vectors, 0.5 * (first + second), batch)
+            control, duals = self._upkeep.control, run.probes.dual
+            if control is not None:
+                surrogate = surrogate + control.loss(system, duals, run.trace_weights(), batch)
             if extras.contrast and not self.frozen and self.settings.probes > 1:
                 contrast = _bilinear_loss(system, *run.contrast_vectors(), torch.zeros_like(first), batch)
+                if control is not None:
+                    weights = run.contrast_weights()
+                    contrast = contrast + control.loss(system, duals[:, : len(weights)], weights, batch)
             if extras.parameters:
                 information = self._information(system, preconditioner, batch, earlier, extras)
         result = run.result

@@ -81,14 +81,23 @@ class KrylovRun:
         first, second, _ = self.y_solves()
         return gradient_vectors(trace_vectors(self.probes, self.result.solutions[:, 3:]), first, second)
 
+    def trace_weights(self) -> Tensor:
+        """w (p,): the trace term of the gradient is sum_p w_p z_p^T C^-1 dA A^-1 z_p."""
+        count = self.probes.dual.shape[1]
+        return torch.full((count,), 0.5 / count, dtype=self.probes.dual.dtype, device=self.probes.dual.device)
+
+    def contrast_weights(self) -> Tensor:
+        """w of mean zero, for an even number of probes: the sum has mean zero and the covariance of the trace term."""
+        weights, half = self.trace_weights(), self.probes.dual.shape[1] // 2
+        weights = weights[: 2 * half] * math.sqrt(len(weights) / (2 * half))
+        weights[half:] *= -1.0
+        return weights
+
     def contrast_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v with E[sum u^T dA v] = 0 and the covariance, over probes, of the trace term in the gradient."""
-        count = self.probes.dual.shape[1]
-        half = count // 2
-        scale = 0.5 * math.sqrt(count / (2 * half)) / count
-        signs = torch.ones(2 * half, dtype=self.probes.dual.dtype, device=self.probes.dual.device)
-        signs[half:] = -1.0
-        return self.probes.dual[:, : 2 * half] * (scale * signs), self.result.solutions[:, 3 : 3 + 2 * half]
+        weights = self.contrast_weights()
+        count = len(weights)
+        return self.probes.dual[:, :count] * weights, self.result.solutions[:, 3 : 3 + count]
 
     def derivative_of_value_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v with sum u^T dA v = the derivative of value itself, probes and preconditioner held fixed.

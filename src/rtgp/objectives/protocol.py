@@ -48,6 +48,9 @@ class EstimateStats:
     rebuilt: bool = False  # whether the preconditioner was made anew
     probe_kind: str = ""
     value_error: float = 0.0  # standard error of the value, from the scatter over probes; 0 where it is exact
+    features: int = 0  # columns of Fourier features, at most
+    effective_dimension: float = 0.0  # tr(K_J (K_J + noise)^-1) of the Fourier features' kernel
+    operations: float = 0.0  # floating-point operations, roughly; 0 where they are not counted
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rtgp.objectives.control_variate import NystroemControl
 from rtgp.objectives.protocol import State
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
 
@@ -40,16 +41,20 @@ class _Held:
     preconditioner: LowRankPlusIdentity
     decay: float  # the eigenvalues of A fall like rank^-decay
     sample: Tensor  # (m, m): the kernel on the sample when the preconditioner was made, in units of the noise
+    control: NystroemControl | None
     calls: int = 0
     fresh: int = 0  # iterations of the first run with it
     wasted: int = 0  # iterations beyond that, over all runs with it
 
 
 class Upkeep:
-    """Hands out the preconditioner for each call. refresh: calls after which it is made anew; None: when that pays."""
+    """Hands out the preconditioner for each call. refresh: calls after which it is made anew; None: when that pays.
+    control: whether to make a control variate with it."""
 
-    def __init__(self, settings: PivotedCholesky | None, refresh: int | None, columns: int) -> None:
-        self.settings, self.refresh, self.columns = settings, refresh, columns
+    def __init__(
+        self, settings: PivotedCholesky | None, refresh: int | None, columns: int, control: bool = False
+    ) -> None:
+        self.settings, self.refresh, self.columns, self._with_control = settings, refresh, columns, control
         self._held: _Held | None = None
         self._builds = 0
         self._calls = 0
@@ -69,10 +74,20 @@ class Upkeep:
         rank = self._rank(system.size)
         course: list[tuple[int, float]] = []
         diagonal, rows = system.kernel_diagonal(), system.kernel_rows
-        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course)
-        self._held = _Held(LowRankPlusIdentity(factor, system.dtype), _decay(course), _sample(system))
+        pivots: list[Tensor] = []
+        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course, pivots)
+        made = LowRankPlusIdentity(factor, system.dtype)
+        control = None
+        if self._with_control and pivots:
+            control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
+        self._held = _Held(made, _decay(course), _sample(system), control)
         self._builds += 1
         return self._held.preconditioner, True
+
+    @property
+    def control(self) -> NystroemControl | None:
+        """That of the preconditioner in hand."""
+        return None if self._held is None else self._held.control
 
     def used(self, iterations: int) -> None:
         """A run with the preconditioner in hand took so many iterations."""
@@ -122,6 +137,8 @@ class Upkeep:
             state.update(held.preconditioner.state_dict())
             state.update(sample=held.sample, calls=held.calls, fresh=held.fresh, wasted=held.wasted)
             state["decay"] = torch.tensor(held.decay, dtype=torch.float64)
+            if held.control is not None:
+                state.update(held.control.state_dict())
         return state
 
     def load_state_dict(self, state: State, dtype: torch.dtype) -> None:
@@ -130,7 +147,10 @@ class Upkeep:
         if isinstance(sample, Tensor):
             preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype)
             counts = (int(state[name]) for name in ("calls", "fresh", "wasted"))
-            self._held = _Held(preconditioner, float(state["decay"]), sample, *counts)
+            control = None
+            if "control_b" in state:
+                control = NystroemControl.from_state_dict(preconditioner, state, dtype)
+            self._held = _Held(preconditioner, float(state["decay"]), sample, control, *counts)
 
 
 def _decay(course: list[tuple[int, float]]) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor
 from rtgp.errors import InputError
 
 FORMAT = "rtgp-model"
-VERSION = 1
+VERSION = 2  # 2: models of SVGP and POE too; those of version 1 are read as they were
 DESCRIPTION_FILE = "model.json"
 # Two names in turn, so that a model that is saved over another never writes into the file in use.
 TENSOR_FILES = ("model.safetensors", "model.2.safetensors")
@@ -115,7 +115,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"The model in {str(folder)!r} has format version {version}; this rtgp reads up to {VERSION}. Update rtgp."
         )
-    if version != VERSION or isinstance(version, bool):
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise damaged(folder, f"format version {version!r:.40}")
     return record
 

@@ -7,14 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import gpytorch
 import numpy as np
 import torch
 from torch import Tensor
 
 from rtgp.datasets.dataset import Scaling
 from rtgp.errors import InputError, RTGPError
-from rtgp.modelling.model import KERNELS, RegressionModel, make_likelihood, named_kernel
+from rtgp.modelling.model import KERNELS, named_kernel
 from rtgp.modelling.preprocessing import Preprocessing
 from rtgp.persistence.description import (
     describe_kernel,
@@ -23,6 +22,7 @@ from rtgp.persistence.description import (
     make_settings,
     state_without_priors,
 )
+from rtgp.persistence.families import describe_model, make_model, one_of
 from rtgp.persistence.folder import damaged, read_folder, write_folder
 from rtgp.training import FitResult, FitStatus, History
 
@@ -34,19 +34,14 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def save_model(regressor: Any, folder: str | Path) -> None:
     """Write a fitted GPRegressor into a folder."""
-    model: RegressionModel = regressor.model_
     preprocessing: Preprocessing = regressor._preprocessing
-    scaling, known = preprocessing.scaling, _known_noise(model)
-    tensors = {
-        "train_inputs": model.train_inputs[0],
-        "train_targets": model.train_targets,
+    scaling = preprocessing.scaling
+    family, facts, tensors = describe_model(regressor.model_)
+    tensors |= {
         "columns": torch.from_numpy(preprocessing.columns.astype(np.int64)),
         "x_mean": torch.from_numpy(scaling.x_mean),
         "x_scale": torch.from_numpy(scaling.x_scale),
-        **{f"state.{name}": value for name, value in state_without_priors(model).items()},
     }
-    if known is not None:
-        tensors["noise"] = known
     settings = {name: getattr(regressor, name) for name in _PLAIN}
     settings |= {
         "method": describe_settings(regressor.method),
@@ -58,7 +53,7 @@ def save_model(regressor: Any, folder: str | Path) -> None:
     }
     kernel: Any = regressor.kernel
     if not isinstance(kernel, str):
-        kernel = describe_kernel(model.covar_module)
+        kernel = describe_kernel(one_of(regressor.model_).covar_module)
         settings["kernel"] = describe_kernel(regressor.kernel)
         tensors |= {f"kernel.{name}": value for name, value in state_without_priors(regressor.kernel).items()}
         if next(regressor.kernel.named_priors(), None) is not None:
@@ -73,7 +68,8 @@ def save_model(regressor: Any, folder: str | Path) -> None:
         "versions": {name: version(name) for name in ("rtgp", "torch", "gpytorch")},
         "settings": settings,
         "kernel": kernel,
-        "noise_is_known": known is not None,
+        "family": family,
+        **facts,
         "n_features_in": regressor.n_features_in_,
         "feature_names_in": None if names is None else [str(name) for name in names],
         "y_mean": scaling.y_mean,
@@ -105,21 +101,21 @@ def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor]
     elif settings["device"].startswith("cuda") and not torch.cuda.is_available():
         settings["device"] = "auto"  # trained where there was a GPU
 
-    x, y = tensors["train_inputs"], tensors["train_targets"]
     columns, d_in = tensors["columns"].numpy().astype(np.intp), int(content["n_features_in"])
-    _check_shapes(tensors, columns, d_in, content["fitted"]["dtype_"])
+    _check_columns(tensors, columns, d_in)
+    dtype = _DTYPES.get(content["fitted"]["dtype_"])
+    if dtype is None:
+        raise InputError(f"a model of {content['fitted']['dtype_']!r:.40}.")
     kernel_state = {name.removeprefix("kernel."): t for name, t in tensors.items() if name.startswith("kernel.")}
     settings["kernel"] = _make_kernel(saved["kernel"], d_in, kernel_state)
     if not isinstance(settings["kernel"], str):
         settings["kernel"].load_state_dict(kernel_state)
 
     state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
-    kernel = _make_kernel(content["kernel"], x.shape[1], state)
+    kernel = _make_kernel(content["kernel"], len(columns), state)
     if isinstance(kernel, str):
-        kernel = named_kernel(kernel, x.shape[1])
-    likelihood = make_likelihood(tensors["noise"] if content["noise_is_known"] else None, 0.0)
-    model = RegressionModel(x, y, likelihood, kernel).to(x)
-    model.load_state_dict(state)
+        kernel = named_kernel(kernel, len(columns))
+    model = make_model(content, tensors, state, kernel, len(columns), dtype)
     scaling = Scaling(
         tensors["x_mean"].numpy(), tensors["x_scale"].numpy(), float(content["y_mean"]), float(content["y_scale"])
     )
@@ -138,17 +134,11 @@ def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor]
     regressor._set_fitted(model, Preprocessing(columns, scaling), _make_result(content["result"]))
 
 
-def _check_shapes(tensors: dict[str, Tensor], columns: Any, d_in: int, dtype: Any) -> None:
-    x, y = tensors["train_inputs"], tensors["train_targets"]
-    if x.ndim != 2 or min(x.shape) < 1 or y.shape != x.shape[:1]:
-        raise InputError(f"training inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}.")
-    n, d = x.shape
-    if {x.dtype, y.dtype} != {_DTYPES.get(dtype)}:
-        raise InputError(f"training data of {x.dtype} and {y.dtype} in a model of {dtype!r:.40}.")
-    expected = {"x_mean": (d,), "x_scale": (d,), "columns": (d,), "noise": (n,)}
-    for name, shape in expected.items():
-        if name in tensors and tuple(tensors[name].shape) != shape:
-            raise InputError(f"{name} of shape {tuple(tensors[name].shape)} for {n} rows and {d} columns.")
+def _check_columns(tensors: dict[str, Tensor], columns: Any, d_in: int) -> None:
+    d = len(columns)
+    for name in ("columns", "x_mean", "x_scale"):
+        if tuple(tensors[name].shape) != (d,) or d < 1:
+            raise InputError(f"{name} of shape {tuple(tensors[name].shape)} for {d} columns.")
     if not ((columns >= 0) & (columns < d_in)).all():
         raise InputError(f"columns outside the {d_in} input columns.")
 
@@ -159,14 +149,6 @@ def _make_kernel(facts: Any, dimension: int, state: dict[str, Tensor]) -> Any:
             raise InputError(f"unknown kernel {facts!r:.80}.")
         return facts
     return make_kernel(facts, dimension, sum(tensor.numel() for tensor in state.values()))
-
-
-def _known_noise(model: RegressionModel) -> Tensor | None:
-    likelihood = model.likelihood
-    known: Tensor | None = None
-    if isinstance(likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
-        known = likelihood.noise
-    return known
 
 
 def _describe_result(result: FitResult) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What a trained Gaussian process says of new points: mean, variance, covariance and samples."""
 
-from rtgp.posterior.predict import Posterior, posterior
+from rtgp.posterior.make import posterior
+from rtgp.posterior.marginal import MarginalPosterior
+from rtgp.posterior.predict import Posterior
 from rtgp.posterior.settings import PosteriorReport, PosteriorSettings
 
-__all__ = ["Posterior", "PosteriorReport", "PosteriorSettings", "posterior"]
+__all__ = ["MarginalPosterior", "Posterior", "PosteriorReport", "PosteriorSettings", "posterior"]

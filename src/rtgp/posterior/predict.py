@@ -1,43 +1,25 @@
-"""`rtgp.posterior`: predictions from a trained GPyTorch model."""
+"""Predictions from a trained exact Gaussian process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, SettingError
+from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.operators import CrossOperator
 from rtgp.operators.protocol import tiles
 from rtgp.posterior import sampling
-from rtgp.posterior.checks import check_model, check_new_inputs, check_new_noise
+from rtgp.posterior.checks import check_model, check_new_inputs
+from rtgp.posterior.marginal import added_noise, check_count
 from rtgp.posterior.prior import evaluating
 from rtgp.posterior.ready import Ready, make_ready
 from rtgp.posterior.settings import PosteriorReport, PosteriorSettings
 from rtgp.posterior.solver import VarianceSolver, columns_within
 
 _TILE = {"cpu": 1024, "cuda": 4096}
-
-
-def posterior(
-    model: Any,
-    likelihood: Any,
-    *,
-    method: Literal["auto", "cholesky", "cg"] = "auto",
-    tolerance: float = 1e-4,
-    variance: Literal["auto", "exact", "lanczos"] = "auto",
-    rank: int | None = None,
-    seed: int = 0,
-) -> Posterior:
-    """What a GPyTorch model (an ExactGP with a Gaussian likelihood) says of new points, given its training data.
-
-    The arguments are those of `PosteriorSettings`. Results come without gradients, in the model's dtype and in the
-    units of its training targets, on the device of the points asked about. The model stays in the mode it is in, and no
-    GPyTorch setting is changed.
-    """
-    return Posterior(model, likelihood, PosteriorSettings(method, tolerance, variance, rank, seed))
 
 
 class Posterior:
@@ -68,7 +50,7 @@ class Posterior:
         """
 
         def compute(now: Ready, x: Tensor) -> Tensor:
-            added = self._added_noise(include_noise, noise, x.shape[0])
+            added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
             return _variance(now, x) + added.to(x.device)
 
         return self._computed(X, compute)
@@ -77,7 +59,7 @@ class Posterior:
         """The joint posterior covariance at X (m, d), (m, m), for moderate m; `noise` as for the variance."""
 
         def compute(now: Ready, x: Tensor) -> Tensor:
-            added = self._added_noise(include_noise, noise, x.shape[0])
+            added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
             result = _covariance(now, x, now.variance_solver())
             result.diagonal().add_(added.to(result))
             return result
@@ -89,8 +71,7 @@ class Posterior:
 
         generator: where random numbers come from; None: torch's default generator.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise SettingError(f"The 'n' parameter of sample must be a positive integer. Got {n!r} instead.")
+        check_count(n)
         return self._computed(X, lambda now, x: _sample(now, x, n, generator))
 
     def _computed(self, X: Tensor, compute: Callable[[Ready, Tensor], Tensor]) -> Tensor:
@@ -114,14 +95,6 @@ class Posterior:
             self._ready = None  # first: an error must not leave the old one, nor the old one's memory
             self._ready = make_ready(self.model, self.likelihood, self.settings, allow_float32=True)
         return self._ready
-
-    def _added_noise(self, include: bool, noise: Tensor | float | None, m: int) -> Tensor:
-        """What to add to the variances of m points, () or (m,) float64."""
-        if include:
-            return check_new_noise(self.likelihood, noise, m)
-        if noise is not None:
-            raise SettingError("The 'noise' parameter belongs to include_noise=True. Pass both, or neither.")
-        return torch.zeros((), dtype=torch.float64)
 
 
 def _mean(now: Ready, X: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ PROGRESS = frozenset(
     {
         "step",
         "loss",
+        "loss_error",
         "gradient_norm",
+        "gradient_error",
         "iterations",
         "residual",
         "truncation_first",

@@ -60,16 +60,17 @@ class PivotedCholesky:
         generator: torch.Generator | None,
         rank: int | None = None,
         course: list[tuple[int, float]] | None = None,
+        pivots: list[Tensor] | None = None,
     ) -> Tensor:
         """L (n, k) float64 with L L^T close to the matrix of the given diagonal and rows.
 
         rank: in place of that of the settings. course: where (rank, what of the trace a column takes there) is noted
-        for every block of pivots: about the eigenvalues of the matrix.
+        for every block of pivots: about the eigenvalues of the matrix. pivots: where those are noted.
         """
         rank = self.rank_for(diagonal.shape[0], right_hand_sides) if rank is None else rank
         if self.pivoting == "greedy":
-            return greedy_pivoted_cholesky(diagonal, rows, rank)
-        return random_pivoted_cholesky(diagonal, rows, rank, generator, course)
+            return greedy_pivoted_cholesky(diagonal, rows, rank, pivots)
+        return random_pivoted_cholesky(diagonal, rows, rank, generator, course, pivots)
 
 
 def _negligible(diagonal: Tensor) -> float:
@@ -77,7 +78,7 @@ def _negligible(diagonal: Tensor) -> float:
     return 1e-7 * float(diagonal.max())
 
 
-def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int) -> Tensor:
+def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int, pivots: list[Tensor] | None = None) -> Tensor:
     """Column by column, the pivot being the largest entry of the remaining diagonal."""
     remaining = diagonal.clone()
     factor = diagonal.new_zeros(diagonal.shape[0], rank)
@@ -86,7 +87,10 @@ def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int) -> Tensor:
         pivot = int(remaining.argmax())
         if remaining[pivot] <= floor:
             return factor[:, :k]
-        row = rows(torch.tensor([pivot], device=diagonal.device))[0]
+        index = torch.tensor([pivot], device=diagonal.device)
+        if pivots is not None:
+            pivots.append(index)
+        row = rows(index)[0]
         column = (row - factor[:, :k] @ factor[pivot, :k]) / remaining[pivot].sqrt()
         factor[:, k] = column
         remaining = (remaining - column.square()).clamp_min_(0.0)
@@ -100,6 +104,7 @@ def random_pivoted_cholesky(
     rank: int,
     generator: torch.Generator | None,
     course: list[tuple[int, float]] | None = None,
+    pivots: list[Tensor] | None = None,
 ) -> Tensor:
     """Blocks of pivots at once, drawn in proportion to the remaining diagonal (Chen, Epperly, Tropp and Webber)."""
     n = diagonal.shape[0]
@@ -114,10 +119,10 @@ def random_pivoted_cholesky(
         if count == 0:
             break
         chances = torch.where(remaining > floor, remaining, 0.0).cpu()
-        pivots = torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
-        columns = rows(pivots).T - factor[:, :done] @ factor[pivots, :done].T  # (n, count)
+        drawn = torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
+        columns = rows(drawn).T - factor[:, :done] @ factor[drawn, :done].T  # (n, count)
         # Pivots close to one another make the core nearly singular: keep only what is well above rounding.
-        eigenvalues, vectors = torch.linalg.eigh((columns[pivots] + columns[pivots].T) / 2)
+        eigenvalues, vectors = torch.linalg.eigh((columns[drawn] + columns[drawn].T) / 2)
         keep = eigenvalues > max(floor, 1e-10 * float(eigenvalues[-1]))
         if not bool(keep.any()):
             break
@@ -125,8 +130,10 @@ def random_pivoted_cholesky(
         width = new.shape[1]
         factor[:, done : done + width] = new
         remaining = (remaining - new.square().sum(1)).clamp_min_(0.0)
-        remaining[pivots] = 0.0
+        remaining[drawn] = 0.0
         done += width
+        if pivots is not None:
+            pivots.append(drawn)
         if course is not None:
             course.append((done, float(new.square().sum()) / width))
     return factor[:, :done]
@@ -151,7 +158,7 @@ class LowRankPlusIdentity:
         self.size, self.rank = q.shape
         self._q, self._c = q, c  # (n, k) orthonormal, (k, k) lower triangular, both float64
         identity = torch.eye(self.rank, dtype=c.dtype, device=c.device)
-        self._inverse = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
+        self._inverse: Tensor = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
         self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -175,6 +182,21 @@ class LowRankPlusIdentity:
         damped = self._inverse @ inside.double()  # small, and the one place where float32 would lose definiteness
         squares = outside.square().sum(0, dtype=torch.float64) + damped.square().sum(0)
         return outside + stored_product(q, (self._inverse.T @ damped).to(r.dtype)), squares
+
+    @property
+    def basis(self) -> Tensor:
+        """Q (n, k), float64."""
+        return self._q
+
+    @property
+    def core_inverse(self) -> Tensor:
+        """C^-1 (k, k), float64: P^-1 Q = Q C^-T C^-1."""
+        return self._inverse
+
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of P^-1, (n,), float64."""
+        diagonal: Tensor = 1.0 - self._q.square().sum(1) + (self._q @ self._inverse.T).square().sum(1)
+        return diagonal
 
     def sqrt_matmul(self, v: Tensor) -> Tensor:
         """G v with G G^T = P, G = (I - Q Q^T) + Q C Q^T, float64."""

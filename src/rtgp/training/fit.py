@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rtgp.baselines import SGGP
 from rtgp.errors import SettingError
-from rtgp.methods import CG, Cholesky, Method, resolve_method
+from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, likelihood_method
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import choose_method
 from rtgp.training.descent import descend
+from rtgp.training.features import warn_of_features
 from rtgp.training.lbfgs import train_lbfgs
 from rtgp.training.newton import MOST_PARAMETERS, descend_newton
 from rtgp.training.outcome import Outcome
@@ -28,6 +30,7 @@ from rtgp.training.session import Callback, Session
 from rtgp.training.start import start_from_subset, subset_size
 from rtgp.training.stopping import Plateau
 
+_WITH_INFORMATION = (Cholesky, CG, RRCG)  # methods that estimate the average-information matrix too
 FINAL_ESTIMATES = 4  # of the loss at the final parameters, where it is noisy
 _TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8, "average-information": 2e-4}
 
@@ -54,11 +57,12 @@ def fit(
     """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
 
     method: "auto" (Cholesky where it is the cheaper, RR-CG beyond), another name, or a settings object.
-    optimizer: "auto" is L-BFGS for Cholesky and "average-information" for the others, or Adam where a learning rate is
-    given or the model has parts whose information is not known (networks). "average-information" (Newton steps with
-    the average-information matrix, averaged at the end: 10 to 25 steps), "adam" (step size falling to zero over the
-    last 40% of the steps), "lbfgs" (in float64; random draws frozen), "multistep" (the paper's: Adam at 0.01, divided
-    by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function of the parameters, or one that is made.
+    optimizer: "auto" is L-BFGS for Cholesky and "average-information" for CG and RR-CG; Adam for the others, where a
+    learning rate is given, or where the model has parts whose information is not known (networks).
+    "average-information" (Newton steps with the average-information matrix, averaged at the end: 10 to 25 steps),
+    "adam" (step size falling to zero over the last 40% of the steps), "lbfgs" (in float64; random draws frozen),
+    "multistep" (the paper's: Adam at 0.01, divided by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function
+    of the parameters, or one that is made.
     checkpoint: a folder. Every `checkpoint_every` steps the state is saved there; a run that finds a checkpoint of
     the same problem goes on from it, to the same parameters as if it had never been interrupted.
     callback(row, model) is called after every step; True stops the training.
@@ -70,12 +74,12 @@ def fit(
     step may promise, and the noise that is left may cost, per point (default 2e-4).
     progress: show a bar with the time left.
     """
-    _check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
+    check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
     X, y = check_data(model, X, y)
     if method == "auto":
         method, reason = choose_method(X.shape[0], X.shape[1], X.device)
     else:
-        method, reason = resolve_method(method), "asked for"
+        method, reason = likelihood_method(method), "asked for"
     if isinstance(optimizer, str):
         if optimizer not in NAMES:
             raise unknown_optimizer(optimizer)
@@ -83,6 +87,11 @@ def fit(
             optimizer = _choose_optimizer(method, model, likelihood, X, y, learning_rate)
     elif not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         raise unknown_optimizer(optimizer)
+    if optimizer == "average-information" and not isinstance(method, _WITH_INFORMATION):
+        raise SettingError(
+            f"The 'optimizer' parameter cannot be 'average-information' with {type(method).__name__}, which does not "
+            "estimate that matrix: leave it out, or take 'adam'."
+        )
     lbfgs = optimizer == "lbfgs"
     if optimizer in ("lbfgs", "average-information") and learning_rate is not None:
         raise SettingError(
@@ -120,7 +129,10 @@ def fit(
                 session = Session(problem, callback, folder, checkpoint_every, bar)
                 if session.finished is None:
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
+                    warned = warn_of_features(problem, method, seed)
                     outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
+                    if not warned:  # the hyperparameters have changed, and with them what features can do
+                        warn_of_features(problem, method, seed)
                     return _finish(session, outcome, method, reason, name)
             return _result(session, session.finished, method, reason, name)
     finally:
@@ -134,7 +146,7 @@ def _choose_optimizer(
 ) -> str:
     if isinstance(method, Cholesky):
         return "lbfgs"
-    if learning_rate is not None:
+    if learning_rate is not None or not isinstance(method, _WITH_INFORMATION):
         return "adam"
     model.train(), likelihood.train()
     model.set_train_data(X, y, strict=False)
@@ -179,6 +191,12 @@ def _finish(session: Session, outcome: Outcome, method: Method, reason: str, opt
     message = outcome.message
     if isinstance(method, CG):
         message += "; plain CG is biased, so the loss and the optimum are off by an unknown amount"
+    if isinstance(method, RFF):
+        last = session.problem.mll.last
+        count = 0 if last is None else last.features
+        message += f"; RFF ({count} features) is biased towards overfitting: the optimum is off by an unknown amount"
+    if isinstance(method, SGGP):
+        message += "; the loss is that of sets of neighbours, not of all points together"
     finished = {
         "status": outcome.status.value,
         "steps": outcome.steps,
@@ -218,13 +236,13 @@ def _without_addresses(words: str) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", words)
 
 
-def _check_settings(
+def check_settings(
     steps: int | None,
     learning_rate: float | None,
     seed: int,
-    checkpoint_every: int,
-    tolerance: float | None,
-    patience: int,
+    checkpoint_every: int = 10,
+    tolerance: float | None = None,
+    patience: int = 20,
 ) -> None:
     for name, value, least in (
         ("steps", 1 if steps is None else steps, 1),

@@ -22,7 +22,7 @@ from rtgp.training.session import Session
 
 MOST_PARAMETERS = 200  # each costs a solve in every refresh of the metric
 _REFRESH = 3  # steps for which a metric is used
-_SOLVE_TOLERANCE = 0.03  # of the metric's solves
+_SOLVE_TOLERANCE = 0.03  # of the metric's solves; with 0.1 some starts far away are lost
 _REACH = 1.0  # how far a coordinate (a logarithm) may move in one step
 _REGROWTH = 1.5  # of that reach with every good step, after it had to be halved
 _LEAST_REACH = 1e-2  # below it a failure is not the step's fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from rtgp.methods import Method
+from rtgp.methods import AnyMethod
 from rtgp.training.history import History
 
 
@@ -23,7 +23,7 @@ class FitResult:
 
     history: History
     status: FitStatus
-    method: Method
+    method: AnyMethod
     method_reason: str
     steps: int
     seconds: float

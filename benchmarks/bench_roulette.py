@@ -1,0 +1,105 @@
+"""Does the roulette matter? `RRCG()` against plain CG with the same preconditioner, warm start, optimiser and cost.
+
+honest    RR-CG finds its number of iterations J; plain CG is then given that J, and 10, at every step. Rows of the
+          final exact objective, for several seeds of the probes.
+budget    the final error against the iterations per step: CG(5) to CG(100), and RR-CG with rules of rising length,
+          all with the same preconditioner of a fixed rank. Adam with averaged iterates: noise averages out, bias
+          does not.
+
+RTGP_DATA=folder python benchmarks/bench_roulette.py honest --sets pol,kin40k --seeds 0,1,2
+RTGP_DATA=folder python benchmarks/bench_roulette.py budget --sets kin40k --limit 3000
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import bench_time_to_optimum as whole
+import record
+import torch
+from bench_time_to_optimum import exact_objective, load
+
+import rtgp
+from rtgp.truncation import ResidualDriven
+
+STRONG = rtgp.PivotedCholesky()
+BUDGETS = (5, 10, 20, 40, 70, 100)
+TAUS = (0.8, 0.4, 0.2, 0.1, 0.05)
+
+
+def plain(iterations: int, preconditioner: rtgp.PivotedCholesky = STRONG, refresh: int | None = None) -> rtgp.CG:
+    """CG with every part of `RRCG()` but the roulette."""
+    return rtgp.CG(iterations, 10, preconditioner, "preconditioner", refresh=refresh, warm_start=True)
+
+
+def run(x, y, label: str, method, optimizer: str, steps: int | None, seed: int) -> dict[str, object]:
+    """Train and judge the end by its exact objective."""
+    whole.METHODS["this"] = (method, torch.float32)
+    result, course, final = whole.train(x, y, "this", optimizer, steps, seed)
+    objective = exact_objective(x, y, final)
+    return {
+        "method": label,
+        "optimizer": result.optimizer,
+        "run_seed": seed,
+        "steps": result.steps,
+        "seconds": round(result.seconds, 2),
+        "iterations": round(statistics.fmean(result.history.column("iterations")), 1),
+        "rank": result.history.column("rank")[-1],
+        "objective": round(objective, 5),
+        "best_on_the_way": round(min([objective, *(exact_objective(x, y, state) for _, state in course)]), 5),
+    }
+
+
+def honest(x, y, seeds: list[int], base: dict[str, object]) -> None:
+    for seed in seeds:
+        rows = [run(x, y, "rr-cg", rtgp.RRCG(), "auto", None, seed)]
+        length = max(1, round(float(str(rows[0]["iterations"]))))
+        for iterations in dict.fromkeys((length, 10)):
+            label = "cg-same-cost" if iterations == length else f"cg-{iterations}"
+            rows.append(run(x, y, label, plain(iterations), "auto", None, seed))
+        for row in rows:
+            print(base | row, flush=True)
+        record.append("roulette_honest", [base | row for row in rows])
+
+
+def budget(x, y, seeds: list[int], base: dict[str, object], rank: int, steps: int) -> None:
+    fixed = rtgp.PivotedCholesky(rank)
+    methods = {f"cg-{iterations}": plain(iterations, fixed, 10) for iterations in BUDGETS}
+    for tau in TAUS:
+        rule = ResidualDriven(tau)
+        methods[f"rr-cg tau={tau}"] = rtgp.RRCG(truncation=rule, preconditioner=fixed, refresh=10)
+    for seed in seeds:
+        for label, method in methods.items():
+            try:
+                row = base | run(x, y, label, method, "adam", steps, seed)
+            except rtgp.errors.RTGPError as error:
+                print(base, label, "FAILED", error, flush=True)
+                continue
+            print(row, flush=True)
+            record.append("roulette_budget", [row])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["honest", "budget"])
+    parser.add_argument("--sets", default="pol,bike,elevators,kin40k,protein,keggdirected,keggundirected")
+    parser.add_argument("--split", type=int, default=0)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--rank", type=int, default=100, help="budget: of the preconditioner")
+    parser.add_argument("--steps", type=int, default=150, help="budget: of Adam")
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    for name in arguments.sets.split(","):
+        x, y = load(name, arguments.split, arguments.limit, arguments.device)
+        base: dict[str, object] = {"set": name, "n": len(y), "d": x.shape[1], "split": arguments.split}
+        if arguments.part == "honest":
+            honest(x, y, seeds, base)
+        else:
+            budget(x, y, seeds, base, arguments.rank, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

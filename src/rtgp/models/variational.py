@@ -1,0 +1,67 @@
+"""The model of SVGP, from GPyTorch's own variational parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel
+from gpytorch.means import Mean
+from gpytorch.models import ApproximateGP
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from rtgp.kernels import read_kernel
+from rtgp.kernels.batches import small_blocks
+
+# Added to K(Z, Z), as a part of the target's variance: GPyTorch's own for targets of unit variance.
+JITTER = {torch.float32: 1e-4, torch.float64: 1e-6}
+
+
+class VariationalModel(ApproximateGP):
+    """y = f(x) + noise, with f(Z) = mean(Z) + L v, L L^T = K(Z, Z) + jitter I and v ~ N(m, R R^T), R full and lower
+    triangular. Predictions need Z, m and R, not the training data."""
+
+    def __init__(self, inducing: Tensor, likelihood: Any, mean: Mean, kernel: Kernel, jitter: float) -> None:
+        # No noise on the first mean: it would come from torch's global generator.
+        distribution = CholeskyVariationalDistribution(inducing.shape[0], mean_init_std=0.0)
+        super().__init__(VariationalStrategy(self, inducing, distribution, jitter_val=jitter))
+        self.likelihood, self.mean_module, self.covar_module = likelihood, mean, kernel
+        self.variational_strategy.variational_params_initialized.fill_(1)  # m = 0, R = I, unless set otherwise
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        mean, covariance = self.mean_module(x), self.covar_module(x)
+        if any(isinstance(part, (AdditiveKernel, ProductKernel)) for part in self.covar_module.modules()):
+            # Left to itself, linear_operator may factor the parts, with jitter, beyond 800 points by random Lanczos.
+            everything = torch.arange(x.shape[0], device=x.device)[None]
+            covariance = to_linear_operator(small_blocks(read_kernel(self.covar_module, x), everything)[0].to(x.dtype))
+        return MultivariateNormal(mean, covariance)
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z, (m, d)."""
+        points: Tensor = self.variational_strategy.inducing_points
+        return points
+
+    @property
+    def jitter(self) -> float:
+        return float(self.variational_strategy.jitter_val)
+
+    @property
+    def whitened_mean(self) -> Tensor:
+        """m, (m,)."""
+        mean: Tensor = self.variational_strategy._variational_distribution.variational_mean
+        return mean
+
+    @property
+    def whitened_root(self) -> Tensor:
+        """R, (m, m), lower triangular."""
+        root: Tensor = self.variational_strategy._variational_distribution.chol_variational_covar
+        return root.tril()
+
+    def hyperparameter_modules(self) -> torch.nn.Module:
+        """What has hyperparameters, without what belongs to the approximation."""
+        parts = {"likelihood": self.likelihood, "mean_module": self.mean_module, "covar_module": self.covar_module}
+        return torch.nn.ModuleDict(parts)

@@ -1,0 +1,126 @@
+"""sgGP (Chen et al. 2020): the likelihood of small sets of neighbours in place of that of all points.
+
+Each set is a random training point with its nearest neighbours; sets are treated as if they were independent. The
+estimate is not of the log marginal likelihood but of
+
+    n / (B k)  sum_b  log p(y_b),    b = 1 ... B sets of k points each,
+
+whose optimum is another, if often a near one: no length of training removes that bias.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.errors import NotPositiveDefiniteError, SettingError
+from rtgp.kernels.batches import inputs_of, small_blocks
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
+
+NEIGHBOURS = 15  # the paper's
+
+
+@dataclass(frozen=True)
+class NeighbourSettings:
+    neighbours: int | None  # of each centre; None: 15, or as many as there are
+    centres: int  # B, drawn without replacement in every call
+
+
+class NeighbourObjective:
+    """Neighbours are found once, among the inputs as they are at the first call, and held."""
+
+    def __init__(self, settings: NeighbourSettings) -> None:
+        self._settings = settings
+        self._sets: Tensor | None = None  # (n, k): every point with its nearest neighbours
+
+    def reset(self) -> None:
+        """Find the neighbours anew in the next call."""
+        self._sets = None
+
+    def state_dict(self) -> State:
+        return {} if self._sets is None else {"sets": self._sets}
+
+    def load_state_dict(self, state: State) -> None:
+        found = state.get("sets")
+        self._sets = found if isinstance(found, Tensor) else None
+
+    def __call__(
+        self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
+    ) -> LossEstimate:
+        n = batch.form.size
+        if self._sets is None or self._sets.shape[0] != n:
+            self._sets = nearest(inputs_of(batch.form), neighbours_for(self._settings.neighbours, n))
+        index = self._sets  # (B, k)
+        if self._settings.centres < n:  # else every point is a centre, and nothing is random
+            source = torch.device("cpu") if generator is None else generator.device
+            drawn = torch.randperm(n, generator=generator, device=source)[: self._settings.centres]
+            index = index[drawn.to(index.device)]
+        if batch.requires_grad:
+            return self._estimate(batch, index, extras)
+        with torch.no_grad():
+            return self._estimate(batch, index, extras)
+
+    @staticmethod
+    def _estimate(batch: Batch, index: Tensor, extras: Extras | None) -> LossEstimate:
+        n, (count, k) = batch.form.size, index.shape
+        noise = batch.noise.double().expand(n)[index]  # (B, k)
+        blocks = small_blocks(batch.form, index)
+        factor, info = torch.linalg.cholesky_ex(blocks + torch.diag_embed(noise))
+        if bool(info.any()):
+            raise NotPositiveDefiniteError(
+                f"The covariance of {int((info > 0).sum())} of {count} sets of neighbours is not positive definite. "
+                "Raise the lower bound of the noise."
+            )
+        half = torch.linalg.solve_triangular(factor, batch.residual.double()[index][:, :, None], upper=False)
+        log_dets = 2.0 * factor.diagonal(dim1=1, dim2=2).log().sum(1)  # (B,)
+        quadratics = half[:, :, 0].square().sum(1)
+        losses = 0.5 * (log_dets + quadratics) * (n / k)  # each of n points, but for the constant
+        surrogate = losses.mean()
+        found = losses.detach()
+        stats = EstimateStats(
+            method="sggp",
+            dtype=torch.float64,
+            log_det=float(log_dets.detach().mean()) * n / k,
+            quadratic=float(quadratics.detach().mean()) * n / k,
+            condition=1.0 + k * float((blocks.detach().diagonal(dim1=1, dim2=2) / noise.detach()).max()),
+            rounding=0.0,  # of sums over k points only
+            value_error=_standard_error(found, n),
+        )
+        contrast = None
+        if extras is not None and extras.contrast:
+            signs = torch.ones_like(found)
+            signs[count // 2 :] = -1.0
+            contrast = (signs * losses).mean()
+        return LossEstimate(surrogate, found.mean() + 0.5 * n * math.log(2.0 * math.pi), stats, contrast)
+
+
+def _standard_error(losses: Tensor, n: int) -> float:
+    """Of the mean of B losses drawn without replacement from n."""
+    count = len(losses)
+    if count == n:
+        return 0.0
+    return float(losses.std() * math.sqrt((1.0 / count) * (1.0 - count / n))) if count > 1 else math.nan
+
+
+def neighbours_for(asked: int | None, n: int) -> int:
+    """How many neighbours each of n points is given."""
+    if asked is None:
+        return min(NEIGHBOURS, n - 1)
+    if asked > n - 1:
+        raise SettingError(
+            f"The 'neighbours' parameter of SGGP must be below the number of points. Got {asked} for {n} points: ask "
+            f"for at most {n - 1}, or leave it out (15, or as many as there are)."
+        )
+    return asked
+
+
+def nearest(x: Tensor, neighbours: int) -> Tensor:
+    """Every point with its nearest neighbours, (n, neighbours + 1): a point first, unless others are equal to it."""
+    from sklearn.neighbors import NearestNeighbors  # slow to load, and not needed by the other methods
+
+    points = x.detach().double().cpu().numpy()
+    found = NearestNeighbors(n_neighbors=neighbours + 1).fit(points).kneighbors(points, return_distance=False)
+    return torch.from_numpy(found).to(x.device)

@@ -1,0 +1,48 @@
+"""Predictions of a generalised product of experts (Deisenroth and Ng 2015, Eq. 11 and 12), weights 1 / K each.
+
+    1 / variance = 1/K sum_k 1 / variance_k,    mean = variance 1/K sum_k mean_k / variance_k.
+
+With weights that sum to one the product falls back to the prior far from the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rtgp.errors import UnsupportedModelError
+from rtgp.posterior.marginal import MarginalPosterior
+from rtgp.posterior.predict import Posterior
+from rtgp.posterior.settings import PosteriorSettings
+
+_LEAST = 1e-12  # of the largest variance: an expert that is certain must not divide by zero
+
+
+class ExpertsPosterior(MarginalPosterior):
+    """Of an `ExpertsModel`. Each expert predicts as an exact Gaussian process; the product has marginals only."""
+
+    def __init__(self, model: Any, likelihood: Any, settings: PosteriorSettings) -> None:
+        super().__init__(model, likelihood)
+        self._experts = [Posterior(expert, expert.likelihood, settings) for expert in model]
+
+    def _reference(self) -> Tensor:
+        inputs: Tensor = self.model.experts[0].train_inputs[0]
+        return inputs
+
+    def _marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        precision = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
+        weighted = torch.zeros_like(precision)
+        for expert in self._experts:
+            variance = expert.variance(x).double()
+            one = 1.0 / variance.clamp_min(_LEAST * float(variance.max()) + 1e-300)
+            precision += one
+            weighted += one * expert.mean(x).double()
+        return weighted / precision, len(self._experts) / precision
+
+    def _joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise UnsupportedModelError(
+            "A product of experts has no joint covariance and no joint samples: the experts are multiplied at each "
+            "point by itself. Use .mean and .variance (predict with return_std), or another method."
+        )

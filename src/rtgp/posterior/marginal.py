@@ -1,0 +1,87 @@
+"""What posteriors have in common that know their moments at a batch of points directly, without a solver."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rtgp.errors import SettingError
+from rtgp.posterior import sampling
+from rtgp.posterior.checks import check_new_inputs, check_new_noise
+from rtgp.posterior.prior import evaluating
+
+
+def added_noise(likelihood: Any, include: bool, noise: Tensor | float | None, m: int) -> Tensor:
+    """What to add to the variances of m points, () or (m,) float64."""
+    if include:
+        return check_new_noise(likelihood, noise, m)
+    if noise is not None:
+        raise SettingError("The 'noise' parameter belongs to include_noise=True. Pass both, or neither.")
+    return torch.zeros((), dtype=torch.float64)
+
+
+def check_count(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise SettingError(f"The 'n' parameter of sample must be a positive integer. Got {n!r} instead.")
+
+
+class MarginalPosterior(ABC):
+    """mean, variance, covariance and samples, as of `rtgp.posterior.Posterior`, for a model as it is at each call."""
+
+    def __init__(self, model: Any, likelihood: Any) -> None:
+        self.model, self.likelihood = model, likelihood
+
+    @abstractmethod
+    def _reference(self) -> Tensor:
+        """A tensor of the model (..., d) whose dtype and columns are those of its inputs."""
+
+    @abstractmethod
+    def _marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance at x (m, d), each (m,) float64, in memory that does not grow with m but by these."""
+
+    @abstractmethod
+    def _joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (m,) and covariance (m, m) at x (m, d), float64."""
+
+    def mean(self, X: Tensor) -> Tensor:
+        """The posterior mean at X (m, d), (m,)."""
+        with evaluating(self.model):
+            return self._returned(self._marginals(self._checked(X))[0], X)
+
+    def variance(self, X: Tensor, include_noise: bool = False, *, noise: Tensor | float | None = None) -> Tensor:
+        """The posterior variance of the function at X (m, d), or of new observations there, (m,)."""
+        with evaluating(self.model):
+            x = self._checked(X)
+            added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
+            variance = self._marginals(x)[1].clamp_min(0.0)
+            return self._returned(variance + added.to(variance.device), X)
+
+    def covariance(self, X: Tensor, include_noise: bool = False, *, noise: Tensor | float | None = None) -> Tensor:
+        """The joint posterior covariance at X (m, d), (m, m), for moderate m."""
+        with evaluating(self.model):
+            x = self._checked(X)
+            added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
+            covariance = self._joint(x)[1]
+            covariance.diagonal().clamp_min_(0.0).add_(added.to(covariance))
+            return self._returned(covariance, X)
+
+    def sample(self, X: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n samples of the function at X (m, d), (n, m), for moderate m.
+
+        generator: where random numbers come from; None: torch's default generator.
+        """
+        check_count(n)
+        with evaluating(self.model):
+            mean, covariance = self._joint(self._checked(X))
+            drawn = sampling.root(covariance) @ sampling.gaussian(len(mean), n, generator, mean.device)
+            return self._returned((mean[:, None] + drawn).T, X)
+
+    def _checked(self, X: Tensor) -> Tensor:
+        reference = self._reference()
+        return check_new_inputs(X, reference.shape[-1]).to(reference)
+
+    def _returned(self, result: Tensor, X: Tensor) -> Tensor:
+        return result.to(X.device, self._reference().dtype)

@@ -1,0 +1,149 @@
+"""Train one model on one split by one method's schedule, and score it on the test part: a cell of the tables."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtgp.baselines import POE, SGGP, SVGP
+from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.modelling.model import new_model
+from rtgp.posterior import posterior
+from rtgp.regressor import GPRegressor
+from rtgp.report import Predictions, nll, rmse
+from rtgp.reproduce import models
+from rtgp.reproduce.spec import Row, Setting
+from rtgp.training import FitResult, fit
+
+LANCZOS_RANK = 100  # the paper's, for predictive variances: shown beside the exact ones
+_HALVINGS = (0.85, 0.9, 0.95)  # parts of the paper's RFF run after which its rate is halved
+
+
+def evaluate(
+    setting: Setting,
+    data: models.Data,
+    method: str,
+    size: int,
+    schedule: str,
+    seed: int,
+    checkpoint: Path | None,
+    kernel: str = "rbf",
+) -> Row:
+    """Train and score. schedule: "auto", "lbfgs", "multistep STEPS RATE", "adam STEPS RATE", "halving STEPS RATE",
+    "epochs EPOCHS" (SVGP, POE and sgGP), or "sggp+..." for one that begins where sgGP ends."""
+    if method in ("svgp", "poe"):
+        return _score(*_baseline(setting, data, method, schedule, seed, kernel), data)
+    made = SGGP() if method == "sggp" else setting.methods[method](size)
+    if method == "sggp":
+        schedule = _neighbour_schedule(_number(schedule), len(data.y))
+    for dtype in (torch.float32, torch.float64):
+        model = new_model(data.x.to(dtype), data.y.to(dtype), kernel, None)
+        folder = None if checkpoint is None else checkpoint / str(dtype).removeprefix("torch.")
+        try:
+            if schedule.startswith("sggp+"):
+                first = _neighbour_schedule(300, len(data.y))
+                start = None if folder is None else folder / "sggp"
+                models.check_finished(_fit(model, SGGP(), first, seed, start, setting))
+                model.train()
+            result = _fit(model, made, schedule.removeprefix("sggp+"), seed, folder, setting)
+            break
+        except (NotPositiveDefiniteError, ConvergenceError):
+            if dtype == torch.float64:
+                raise
+    models.check_finished(result)
+    return _score(model, model.likelihood, result, data)
+
+
+def _fit(model: Any, method: Any, schedule: str, seed: int, checkpoint: Path | None, setting: Setting) -> FitResult:
+    kind, *numbers = schedule.split()
+    optimizer: Any = kind
+    steps, rate = (int(numbers[0]), float(numbers[1])) if numbers else (None, None)
+    note: Callable[[Any, Any], bool] = lambda row, trained: setting.time_is_up()  # noqa: E731
+    if kind == "halving":
+        optimizer, note = _halving(int(steps or 1), float(rate or 0.01), setting)
+    with models.quiet_features():
+        return fit(
+            model, model.likelihood, model.train_inputs[0], model.train_targets, method, optimizer, steps, rate, seed,
+            checkpoint, note, tolerance=0.0 if kind == "adam" else None,
+            subset_start="auto" if kind in ("auto", "lbfgs") else False,
+        )  # fmt: skip
+
+
+def _halving(steps: int, rate: float, setting: Setting) -> tuple[Any, Callable[[Any, Any], bool]]:
+    """Adam whose rate is halved at 85, 90 and 95% of the steps."""
+    held: list[torch.optim.Adam] = []
+
+    def adam_with_halvings(parameters: Any, **settings: Any) -> torch.optim.Adam:
+        held.append(torch.optim.Adam(parameters, **settings))
+        return held[-1]
+
+    def note(row: Any, trained: Any) -> bool:
+        passed = sum(int(row["step"]) + 1 >= part * steps for part in _HALVINGS)
+        for group in held[-1].param_groups:
+            group["lr"] = rate * 0.5**passed
+        return setting.time_is_up()
+
+    return adam_with_halvings, note
+
+
+def _baseline(
+    setting: Setting, data: models.Data, method: str, schedule: str, seed: int, kernel: str
+) -> tuple[Any, Any, FitResult]:
+    epochs = int(_number(schedule))
+    made = SVGP(epochs=epochs) if method == "svgp" else POE()
+    rate = 0.01 if method == "svgp" else None
+    regressor = GPRegressor(
+        kernel, made, learning_rate=rate, device=setting.device, standardize=False, random_state=seed
+    )  # the data are standardised already
+    regressor.fit(data.x.cpu().numpy(), data.y.cpu().numpy())
+    return regressor.model_, regressor.likelihood_, regressor.fit_result_
+
+
+def _score(model: Any, likelihood: Any, result: FitResult, data: models.Data) -> Row:
+    inputs = getattr(model, "train_inputs", None)
+    found = posterior(model, likelihood, variance="exact") if inputs is not None else posterior(model, likelihood)
+    exact = _predictions(found, data)
+    row: dict[str, Any] = {"rmse": rmse(exact), "nll": nll(exact)}
+    if inputs is not None:
+        rank = min(LANCZOS_RANK, len(data.y))
+        row["nll_lanczos"] = nll(_predictions(posterior(model, likelihood, variance="lanczos", rank=rank), data))
+    losses = [float(value) for value in result.history.column("loss")]
+    tenth = max(1, len(losses) // 10)
+    iterations = [float(value) for value in result.history.column("iterations")]
+    row |= {"points": len(data.y), "seconds": result.seconds, "steps": result.steps, "loss": result.loss}
+    row |= {"loss_error": result.loss_error, "iterations": statistics.fmean(iterations) if iterations else 0.0}
+    # How much the objective still fell over the last tenth of the run.
+    still = statistics.fmean(losses[-2 * tenth : -tenth] or losses) - statistics.fmean(losses[-tenth:])
+    return {**row, "falling": still, "optimizer": result.optimizer, "dtype": str(data_dtype(model))}
+
+
+def data_dtype(model: Any) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
+def _predictions(found: Any, data: models.Data) -> Predictions:
+    x = data.x_test.to(found.model.train_inputs[0] if hasattr(found.model, "train_inputs") else _reference(found.model))
+    mean, variance = found.mean(x), found.variance(x, include_noise=True)
+    y, mean, std = (np.asarray(v.detach().double().cpu()) for v in (data.y_test, mean, variance.double().sqrt()))
+    return Predictions(y, mean, std)
+
+
+def _reference(model: Any) -> torch.Tensor:
+    from rtgp.modelling.fitting import reference
+
+    return reference(model)
+
+
+def _neighbour_schedule(epochs: float, n: int) -> str:
+    """sgGP by the paper's schedule: an epoch has each point as a centre once."""
+    return f"multistep {math.ceil(epochs * n / SGGP().centres)} 0.01"
+
+
+def _number(schedule: str) -> float:
+    return float(schedule.split()[1])

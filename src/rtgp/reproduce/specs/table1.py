@@ -1,0 +1,211 @@
+"""Fig. 6 and Table S1: RMSE and NLL on the UCI sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from rtgp.report import Table
+from rtgp.report.style import INK, MUTED
+from rtgp.reproduce import models
+from rtgp.reproduce.drawing import axes, color, figure, legend
+from rtgp.reproduce.evaluation import evaluate
+from rtgp.reproduce.methods import LABELS
+from rtgp.reproduce.paths import SETS
+from rtgp.reproduce.published import best_rmse, published
+from rtgp.reproduce.spec import Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
+from rtgp.reproduce.statistics import column, mean_and_error, values, where
+
+SMALL = ("pol", "elevators", "bike")
+LARGE = ("precipitation", "3droad")
+MEDIUM = ("kin40k", "protein", "keggdirected", "keggundirected")
+SPLITS = (10, 20, 30)
+CORE = ("cholesky", "cg", "rr-cg", "rr-cg-ours")
+EXTRA = ("cholesky-paper", "rr-cg-matern32", "rff", "svgp", "poe", "sggp")
+SIZE = {"cg": 100, "rr-cg": 100, "rff": 1000}
+RFF_RATE = {"keggdirected": 0.005, "keggundirected": 0.001}
+METRICS = {"rmse": "RMSE", "nll": "NLL"}
+_OF_TABLE = {"cholesky-paper": "cholesky", "rr-cg-matern32": "rr-cg-ours"}  # the entry of the method table it takes
+
+
+class Table1(Spec):
+    name = "table1"
+    title = "Fig. 6 and Table S1"
+    claim = (
+        "In RMSE and NLL, RR-CG is as good as or better than CG and the other approximations, and as good as Cholesky."
+    )
+    settings = (
+        "Splits 64/16/20 with seeds 10, 20 and 30, standardised on the training part; RBF kernel with one lengthscale "
+        "per input, constant mean. CG(100) and RR-CG with E[J] = 100 (rate 0.05, minimum 80), rank-5 preconditioner, "
+        "Adam at 0.01, divided by 10 at 50, 70 and 90% of 1,500 steps on the small sets; on the others Adam at 0.1 for "
+        "150 steps, falling to zero over the last 40%.",
+        "Cholesky: L-BFGS to the end on every set, the ground truth; on the small sets also by the paper's schedule. "
+        "RRCG(): this library's automatic setting with its own optimiser; also with a Matern-3/2 kernel.",
+        "RFF: 1,000 features, 500 steps at 0.01 (KEGG 0.005, KEGGU 0.001), halved at 85, 90 and 95%; it learns "
+        "hyperparameters, predictions are the exact GP's. SVGP: 1,024 inducing points, 300 epochs. POE: experts of "
+        "1,024 points. sgGP: 15 neighbours, 300 epochs.",
+        "Predictive variances exact (to a verified tolerance), NLL with observation noise; beside it the NLL with the "
+        "paper's rank-100 Lanczos variances.",
+        "3DRoad is not to be had from the benchmark's source, so that its row is missing; the spec runs on the user's "
+        "file (--only set=3droad), and on precipitation as a large set (--only set=precipitation). Both start from "
+        "sgGP.",
+    )
+    departures = (
+        "Preconditioner of rank 15; zero mean; X scaled to [-1, 1] and y standardised on the whole set, test included; "
+        "RFF on an unshuffled 75/10/15 split with an NLL without observation noise; POE is absent; 3DRoad RR-CG had "
+        "two seeds.",
+    )
+
+    def cells(self, size: Size = "full") -> list[Cell]:
+        sets: tuple[str, ...] = (*SMALL, *MEDIUM) if size == "full" else SMALL
+        splits: tuple[int, ...] = SPLITS
+        n = 0 if size == "full" else 2000
+        if size == "quick":
+            sets, splits, n = ("elevators",), (10,), 300
+        made: list[Cell] = []
+        for split in splits:
+            for methods in (CORE, EXTRA):
+                for name in sets:
+                    for method in methods:
+                        if method == "cholesky-paper" and (name not in SMALL or size != "full"):
+                            continue
+                        plan = schedule(name, method, size)
+                        made.append({"set": name, "method": method, "split": split, "n": n, "schedule": plan})
+        return made
+
+    def further_cells(self, size: Size = "full") -> list[Cell]:
+        """The large sets: precipitation, and 3DRoad where its file is there. No Cholesky."""
+        if size != "full":
+            return []
+        methods = [m for m in (*CORE, *EXTRA) if not m.startswith("cholesky")]
+        return [
+            {"set": name, "method": method, "split": split, "n": 0, "schedule": schedule(name, method, size)}
+            for name in LARGE
+            for split in SPLITS
+            for method in methods
+        ]
+
+    def run(self, cell: Cell, setting: Setting) -> list[Row]:
+        name, method = str(cell["set"]), str(cell["method"])
+        data = models.load(setting, name, int(cell["split"]), int(cell["n"]) or None)
+        kernel = "matern32" if method == "rr-cg-matern32" else "rbf"
+        size = SIZE.get(method, 0)
+        if method == "rff":
+            size = min(size, len(data.y) // 4 * 2)
+        folder = setting.checkpoint(self.name, cell)
+        used = _OF_TABLE.get(method, method)
+        return [evaluate(setting, data, used, size, str(cell["schedule"]), int(cell["split"]), folder, kernel)]
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        checks = []
+        names = [str(name) for name in values(where(rows, method="cholesky"), "set")]
+        for metric, label in METRICS.items():
+            apart = {name: _apart(rows, name, metric) for name in names}
+            outside = [SETS[name] for name, (gap, error) in apart.items() if abs(gap) > error]
+            shown = ", ".join(f"{SETS[name]} {gap:+.4f} (± {error:.4f})" for name, (gap, error) in apart.items())
+            checks.append(Check(f"{label} of RRCG() within a standard error of Cholesky's", not outside, shown))
+        if not int(rows[0]["n"]):  # the whole sets: comparable with the published figures
+            met = [name for name in names if _as_good_as_published(rows, name)]
+            words = f"on {len(met)} of {len(names)} sets ({', '.join(SETS[name] for name in met)})"
+            enough = len(met) >= min(5, len(names))
+            checks.append(Check("RMSE of RRCG() as good as the best published one but RFF's", enough, words))
+        return concluded(checks, "")
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        names = [str(name) for name in values(rows, "set")]
+        methods = [m for m in (*CORE, *EXTRA) if where(rows, method=m)][::-1]
+        drawn = figure(max(4.5, 1.6 + 1.75 * len(names)), 1.2 + 0.34 * len(methods) * 2)
+        for down, (metric, label) in enumerate(METRICS.items()):
+            for across, name in enumerate(names):
+                title = SETS[name] if down == 0 else ""
+                on = axes(drawn, title, label, "", (2, len(names), 1 + down * len(names) + across))
+                ticks = [LABELS[m] for m in methods] if across == 0 else [""] * len(methods)
+                on.set_yticks(range(len(methods)), ticks)
+                on.set_ylim(-0.6, len(methods) - 0.4)
+                for k, method in enumerate(methods):
+                    found = column(where(rows, set=name, method=method), metric)
+                    if found:
+                        mean, error = mean_and_error(found)
+                        bar = 0.0 if math.isnan(error) else error
+                        on.errorbar(mean, k, xerr=bar, marker="o", color=color(method), capsize=2, markersize=5)
+                    paper = published(name, method, metric)
+                    if paper is not None and not int(rows[0]["n"]):
+                        on.plot(paper.mean, k, marker="|", color=MUTED, markersize=11, markeredgewidth=1.6)
+                exact = column(where(rows, set=name, method="cholesky"), metric)
+                if exact:
+                    on.axvline(mean_and_error(exact)[0], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+                    _zoom(
+                        on,
+                        exact[0],
+                        metric,
+                        [v for m in methods for v in column(where(rows, set=name, method=m), metric)],
+                    )
+                legend(on)
+        return {"fig6": drawn}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        made: list[Table] = []
+        names = [str(name) for name in values(rows, "set")]
+        for metric, label in {**METRICS, "nll_lanczos": "NLL with rank-100 Lanczos variances"}.items():
+            lines = []
+            for method in (*CORE, *EXTRA):
+                cells = [LABELS[method]]
+                for name in names:
+                    some = [row for row in where(rows, set=name, method=method) if metric in row]
+                    mean, error = mean_and_error(column(some, metric)) if some else (math.nan, math.nan)
+                    ours = f"{mean:.3f}" + (f" ± {error:.3f}" if error == error else "") if some else "–"
+                    paper = published(name, method, metric)
+                    both = paper is not None and not int(rows[0]["n"])
+                    cells.append(f"{ours} [{paper.mean:.3f} ± {paper.error:.3f}]" if both and paper else ours)
+                lines.append(cells)
+            note = (
+                f"{label}: mean ± standard error over splits. In brackets the paper's." if made == [] else label + "."
+            )
+            made.append(Table(["method", *(SETS[name] for name in names)], lines, note))
+        return made
+
+
+def schedule(name: str, method: str, size: Size) -> str:
+    """How a method is trained on a set, in words that `evaluate` reads."""
+    if method in ("svgp", "sggp", "poe"):
+        return "epochs 20" if size == "quick" else "epochs 300"
+    if method in ("rr-cg-ours", "rr-cg-matern32"):
+        return "auto"
+    if method == "cholesky":
+        return "lbfgs"
+    if method == "rff":
+        return f"halving {100 if size == 'quick' else 500} {RFF_RATE.get(name, 0.01)}"
+    if name in SMALL and size == "full":
+        return "multistep 1500 0.01"
+    if name in LARGE:  # the paper's, from the hyperparameters that sgGP finds
+        return "sggp+multistep 300 0.01"
+    return "adam 60 0.1" if size == "quick" else "adam 150 0.1"
+
+
+def _apart(rows: Sequence[Row], name: str, metric: str) -> tuple[float, float]:
+    """RRCG() minus Cholesky, and the standard error of the latter; 3% and 0.03 where there is one split only."""
+    ours = {row["split"]: float(row[metric]) for row in where(rows, set=name, method="rr-cg-ours")}
+    exact = {row["split"]: float(row[metric]) for row in where(rows, set=name, method="cholesky")}
+    both = [split for split in exact if split in ours]
+    gap = sum(ours[split] - exact[split] for split in both) / len(both)
+    mean, error = mean_and_error([exact[split] for split in both])
+    return gap, (0.03 * mean if metric == "rmse" else 0.03) if math.isnan(error) else error
+
+
+def _as_good_as_published(rows: Sequence[Row], name: str) -> bool:
+    best = best_rmse(name)
+    mean, _ = mean_and_error(column(where(rows, set=name, method="rr-cg-ours"), "rmse"))
+    return best is not None and mean <= best[1].mean + best[1].error
+
+
+def _zoom(on: object, exact: float, metric: str, found: Sequence[float]) -> None:
+    """Far outliers would squeeze everything else: they run out of the picture."""
+    reach = 3.0 * abs(exact) if metric == "rmse" else 1.5
+    inside = [value for value in found if value < exact + reach]
+    width = max(inside) - min(inside) or 0.1
+    on.set_xlim(min(inside) - 0.1 * width, max(inside) + 0.1 * width)  # type: ignore[attr-defined]
+
+
+SPEC = Table1()

@@ -1,0 +1,84 @@
+"""Table S2: the training times of the runs of Table S1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from rtgp.report import Table
+from rtgp.reproduce.drawing import axes, error_bars, figure, legend
+from rtgp.reproduce.methods import LABELS
+from rtgp.reproduce.paths import SETS
+from rtgp.reproduce.published import published
+from rtgp.reproduce.spec import INCOMPLETE, Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
+from rtgp.reproduce.specs import table1
+from rtgp.reproduce.statistics import column, mean_and_error, values, where
+
+
+class TableS2(Spec):
+    name = "tableS2"
+    title = "Table S2"
+    claim = "RR-CG trains in about the time of CG; both are faster than Cholesky on the small sets."
+    settings = (
+        "The rows of Table S1: seconds of training on one machine. RRCG() must take at most a tenth of the published "
+        "RR-CG time, the published one being on the authors' hardware.",
+    )
+    source = "table1"
+
+    def cells(self, size: Size = "full") -> list[Cell]:
+        return table1.SPEC.cells(size)
+
+    def run(self, cell: Cell, setting: Setting) -> list[Row]:
+        return table1.SPEC.run(cell, setting)
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        checks, ratios = [], []
+        for name in map(str, values(rows, "set")):
+            ours = _seconds(rows, name, "rr-cg-ours")
+            paper = published(name, "rr-cg", "minutes")
+            if paper is not None and not int(rows[0]["n"]):
+                words = f"{ours:.0f} s against {60 * paper.mean:.0f} s"
+                checks.append(Check(f"{SETS[name]}: a tenth of the published RR-CG", ours <= 6 * paper.mean, words))
+            others = {m: _seconds(rows, name, m) / ours for m in ("cholesky", "cg", "rr-cg")}
+            ratios.append(f"{SETS[name]}: " + ", ".join(f"{LABELS[m]} {r:.1f}" for m, r in others.items()) + ".")
+        words = f"Time over that of RRCG(), in the same run. {' '.join(ratios)}"
+        if not checks:
+            return Verdict(INCOMPLETE, f"{words} The published times are for the whole sets: nothing to compare here.")
+        return concluded(checks, words)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        drawn = figure(7.0, 3.6)
+        on = axes(drawn, x="", y="seconds of training")
+        names = [str(name) for name in values(rows, "set")]
+        methods = [m for m in (*table1.CORE, *table1.EXTRA) if where(rows, method=m)]
+        for k, method in enumerate(methods):
+            there = [i for i, name in enumerate(names) if where(rows, set=name, method=method)]
+            at = [i + 0.7 * ((k + 0.5) / len(methods) - 0.5) for i in there]
+            seconds = [_seconds(rows, names[i], method) for i in there]
+            error_bars(on, method, at, seconds, [0.0] * len(at), linestyle="none", capsize=0, markersize=7)
+        on.set_yscale("log")
+        on.set_xticks(range(len(names)), [SETS[name] for name in names])
+        legend(on, ncols=3, loc="upper left", bbox_to_anchor=(0.0, -0.1))
+        return {"tableS2": drawn}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        names = [str(name) for name in values(rows, "set")]
+        lines = []
+        for method in (*table1.CORE, *table1.EXTRA):
+            cells = [LABELS[method]]
+            for name in names:
+                found = where(rows, set=name, method=method)
+                paper = published(name, method, "minutes")
+                ours = f"{_seconds(rows, name, method):.1f}" if found else "–"
+                whole = paper is not None and not int(rows[0]["n"])
+                cells.append(f"{ours} [{60 * paper.mean:.0f}]" if whole and paper else ours)
+            lines.append(cells)
+        return [Table(["method", *(SETS[name] for name in names)], lines, "Seconds; in brackets the paper's.")]
+
+
+def _seconds(rows: Sequence[Row], name: str, method: str) -> float:
+    return mean_and_error(column(where(rows, set=name, method=method), "seconds"))[0]
+
+
+SPEC = TableS2()

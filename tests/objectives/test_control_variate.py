@@ -1,0 +1,127 @@
+"""The control variate of the trace against its formula, and what it gains.
+
+That it leaves the mean of the gradient as it is, exactly, is in test_enumeration.py.
+"""
+
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+
+from rtgp.kernels import read_kernel
+from rtgp.methods import RRCG
+from rtgp.objectives import Batch, Extras
+from rtgp.objectives.control_variate import COEFFICIENT, NystroemControl
+from rtgp.operators import make_from_form
+from rtgp.solvers import LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+
+N, D = 48, 3
+
+
+def make_batch(seed: int = 0, per_point: bool = False, lengthscale: float = 0.9):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, D, dtype=torch.float64, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + 0.3 * torch.randn(N, dtype=torch.float64, generator=generator)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=D)).double()
+    kernel.base_kernel.lengthscale = lengthscale * torch.tensor([[1.0, 1.3, 2.0]])
+    kernel.outputscale = 1.4
+    noise = torch.tensor(0.05, dtype=torch.float64)
+    if per_point:
+        noise = 0.02 + 0.1 * torch.rand(N, dtype=torch.float64, generator=generator)
+    noise.requires_grad_()
+    return Batch(read_kernel(kernel, x), noise, y), [*kernel.parameters(), noise]
+
+
+def dense_derivatives(batch, parameters):
+    """d(K + D)/da (n, n) for every element a of the parameters, by autograd through one entry's row at a time."""
+    columns = []
+    for i in range(N):
+        row = make_from_form(batch.form, "dense").bilinear
+        for j in range(N):
+            left, right = torch.zeros(N, 1, dtype=torch.float64), torch.zeros(N, 1, dtype=torch.float64)
+            left[i], right[j] = 1.0, 1.0
+            entry = row(left, right) + (batch.noise.expand(N)[i] if i == j else 0.0)
+            grads = torch.autograd.grad(entry, parameters, retain_graph=True, allow_unused=True)
+            flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+            columns.append(torch.cat([g.reshape(-1) for g in flat]))
+    return torch.stack(columns, 1).reshape(-1, N, N)
+
+
+@pytest.mark.parametrize("pivoting", ["random", "greedy"])
+@pytest.mark.parametrize("per_point", [False, True])
+def test_follows_its_formula(pivoting: str, per_point: bool) -> None:
+    """-c sum_p w_p (z^T P^-1 M P^-1 z - tr(P^-1 M)), M from dense matrices, at hyperparameters that have moved on."""
+    earlier, _ = make_batch(per_point=per_point, lengthscale=1.0)
+    system = WhitenedSystem(make_from_form(earlier.form, "dense"), earlier.noise)
+    pivots: list[torch.Tensor] = []
+    generator = torch.Generator().manual_seed(1)
+    factor = PivotedCholesky(12, pivoting).factor(
+        system.kernel_diagonal(), system.kernel_rows, 1, generator, pivots=pivots
+    )
+    preconditioner = LowRankPlusIdentity(factor, torch.float64)
+    index = torch.cat(pivots)
+    control = NystroemControl.of(preconditioner, factor, index, torch.float64)
+    kernel = system.kernel_rows(torch.arange(N))  # S K S
+    b = torch.linalg.solve(kernel[index][:, index], kernel[index])  # (m, n)
+    torch.testing.assert_close(control.b @ preconditioner.basis.T, b, rtol=0, atol=1e-8)
+
+    batch, parameters = make_batch(per_point=per_point)
+    now = WhitenedSystem(make_from_form(batch.form, "dense"), batch.noise)
+    duals = torch.randn(N, 4, dtype=torch.float64, generator=generator)
+    weights = torch.tensor([0.3, 0.1, -0.2, 0.4], dtype=torch.float64)
+    found = torch.autograd.grad(control.loss(now, duals, weights, batch), parameters, retain_graph=True)
+    found = torch.cat([g.reshape(-1) for g in found])
+
+    inverse = torch.linalg.inv(factor @ factor.T + torch.eye(N, dtype=torch.float64))
+    s = now.noise.rsqrt()
+    count = sum(p.numel() for p in parameters[:-1])
+    wanted = []
+    for a, derivative in enumerate(dense_derivatives(batch, parameters)):
+        scaled = s[:, None] * derivative * s
+        m = scaled  # of the noise: diagonal, known as it is
+        if a < count:
+            half = scaled[:, index] @ b
+            m = half + half.T - b.T @ scaled[index][:, index] @ b
+        terms = torch.einsum("ip,ij,jp->p", duals, m, duals) - (inverse * m).sum()
+        wanted.append(-COEFFICIENT * float(weights @ terms))
+    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-8, atol=1e-8)
+
+
+def gradients(method: RRCG, count: int) -> torch.Tensor:
+    batch, parameters = make_batch()
+    objective, generator, found = method.make_objective(), torch.Generator().manual_seed(0), []
+    for _ in range(count):
+        surrogate = objective(batch, generator).surrogate
+        grads = torch.autograd.grad(surrogate, parameters, retain_graph=True)
+        found.append(torch.cat([g.reshape(-1) for g in grads]))
+    return torch.stack(found)
+
+
+def test_it_takes_noise_away() -> None:
+    """Variance over 200 estimates at a rank of a quarter of n: less in every component, and 0.65 of it on average.
+
+    (Measured: 0.3 to 0.75. The ratio of two such variances has a standard deviation of 14%.)
+    """
+    settings = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4)
+    plain = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4, control_variate=False)
+    ratio = gradients(settings, 200).var(0) / gradients(plain, 200).var(0)
+    assert float(ratio.max()) < 0.95
+    assert float(ratio.mean()) < 0.65
+
+
+def test_contrast_has_the_covariance_of_the_gradient() -> None:
+    """Half of the probes against the other half, control variate included: its variance is the probes' own."""
+    batch, parameters = make_batch()
+    objective = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4).make_objective()
+    generator, found, scatter = torch.Generator().manual_seed(0), [], []
+    for _ in range(300):
+        estimate = objective(batch, generator, Extras(contrast=True))
+        for scalar, into in ((estimate.surrogate, found), (estimate.contrast, scatter)):
+            grads = torch.autograd.grad(scalar, parameters, retain_graph=True)
+            into.append(torch.cat([g.reshape(-1) for g in grads]))
+    contrast = torch.stack(scatter)
+    ratio = contrast.square().mean(0) / torch.stack(found).var(0)
+    assert float(contrast.mean(0).abs().max() / contrast.std(0).max()) < 0.3
+    assert float(ratio.min()) > 0.6
+    assert float(ratio.max()) < 1.6

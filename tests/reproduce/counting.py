@@ -1,0 +1,47 @@
+"""A spec whose cells cost nothing and leave a trace; as a program, it runs them slowly, to be killed.
+
+counting.py FOLDER: run all cells, a moment each.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from rtgp.report.style import axes, figure
+from rtgp.reproduce import Check, Setting, Spec, run_cells
+from rtgp.reproduce.spec import concluded
+
+
+class Counting(Spec):
+    """Each cell has two rows. `told` gets the cells that were run; `right` is whether the check passes."""
+
+    name = "counting"
+    title = "Counting"
+    claim = "The squares of the first numbers are known."
+    settings = ("None.",)
+
+    def __init__(self, told=None, right=True, pause=0.0) -> None:
+        self.told = [] if told is None else told
+        self.right, self.pause = right, pause
+
+    def cells(self, size="full"):
+        return [{"k": k, "kind": "square"} for k in range(3 if size == "quick" else 8)]
+
+    def run(self, cell, setting):
+        self.told.append(cell["k"])
+        time.sleep(self.pause)
+        return [{"value": cell["k"] ** 2, "root": 0.1 * cell["k"]}, {"value": -(cell["k"] ** 2), "note": "negative"}]
+
+    def figures(self, rows):
+        drawn = figure()
+        axes(drawn, "Squares", "k", "square").plot([row["k"] for row in rows], [row["value"] for row in rows], "o")
+        return {"counting": drawn}
+
+    def judge(self, rows):
+        return concluded([Check("squares", self.right, f"{len(rows)} rows")], "Counted.")
+
+
+if __name__ == "__main__":
+    run_cells(Counting(pause=0.15), Setting(), Path(sys.argv[1]), tell=lambda words: print(words, flush=True))  # noqa: T201
