@@ -25,7 +25,11 @@ __all__ = ["EXACT", "axes", "color", "error_bars", "exact_line", "figure", "lege
 
 # The page's light palette: told apart by people with any kind of colour vision, together with the markers.
 _LIGHT = {INK: "#1a1d21", MUTED: "#5c6570", GRID: "#dfe3e8", PAPER: "#ffffff"} | dict(
-    zip(SERIES, ("#1f6fb4", "#c4561a", "#1c8a5a", "#8a4fb0", "#a3780f", "#b23a5c"), strict=True)
+    zip(
+        SERIES,
+        ("#1f6fb4", "#c4561a", "#1c8a5a", "#8a4fb0", "#a3780f", "#b23a5c", "#0f7f8c", "#6b6f76"),
+        strict=True,
+    )
 )
 _STYLE = {  # method -> colour, marker
     "cholesky": (INK, "x"),
