@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rtgp import datasets, errors, operators, truncation
+from rtgp import datasets, distributed, errors, operators, truncation
 from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.linear_algebra import logdet, solve
 from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky
@@ -35,6 +35,7 @@ __all__ = [
     "__version__",
     "datasets",
     "diagnose",
+    "distributed",
     "errors",
     "fit",
     "logdet",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 from rtgp.baselines import POE, SGGP, SVGP
+from rtgp.distributed import active
 from rtgp.errors import SettingError
 from rtgp.estimators import ProbeKind, check_probe_kind
 from rtgp.objectives import (
@@ -20,6 +21,7 @@ from rtgp.objectives import (
     SingleSampleSettings,
     Truncation,
 )
+from rtgp.operators import is_sharded
 from rtgp.solvers import PivotedCholesky
 from rtgp.truncation import ExponentialDecay, ResidualDriven, SurvivalRule
 
@@ -273,6 +275,23 @@ def resolve_method(method: str | AnyMethod) -> AnyMethod:
             f"Got {method!r:.100} instead."
         )
     return method
+
+
+M = TypeVar("M")
+
+
+def anywhere(method: M) -> M:
+    """The same method on one process: what is computed does not depend on how many there are."""
+    if isinstance(method, (CG, RRCG)) and is_sharded(method.operator):
+        return replace(method, operator="auto")
+    return method
+
+
+def spread_operator(method: object) -> str:
+    """The operator of a method that is spread over ranks, while there are some; "auto" otherwise, so that what was
+    learned on many processes predicts on one."""
+    operator = getattr(method, "operator", "auto")
+    return operator if active() and is_sharded(operator) else "auto"
 
 
 def likelihood_method(method: str | AnyMethod) -> Method:

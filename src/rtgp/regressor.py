@@ -22,7 +22,7 @@ from torch import Tensor
 from rtgp.baselines import SGGP
 from rtgp.datasets.dataset import Array
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
-from rtgp.methods import AnyMethod, Cholesky, resolve_method
+from rtgp.methods import AnyMethod, Cholesky, resolve_method, spread_operator
 from rtgp.modelling.fitting import Data, Model, Training, clamped, is_exact, reference, train_model
 from rtgp.modelling.model import check_kernel_setting
 from rtgp.modelling.preprocessing import (
@@ -150,7 +150,9 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.log_marginal_likelihood_error_ = n * result.loss_error
         self.hyperparameters_ = hyperparameters_of(model)
         if is_exact(model) and not isinstance(method, SGGP):
-            self.hyperparameter_errors_ = standard_errors(model, isinstance(method, Cholesky), self.seed_)
+            self.hyperparameter_errors_ = standard_errors(
+                model, isinstance(method, Cholesky), self.seed_, spread_operator(method)
+            )
         else:
             self.hyperparameter_errors_ = dict.fromkeys(self.hyperparameters_, math.nan)
         self._set_fitted(model, preprocessing, dataclasses.replace(result, method_reason=reason))
@@ -263,8 +265,12 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def _posterior(self) -> Posterior | MarginalPosterior:
         """Made by the first prediction; it follows its model from then on."""
         if not self._made:
-            self._made.append(posterior(self.model_, self.likelihood_, seed=self.seed_))
+            self._made.append(posterior(self.model_, self.likelihood_, **self._posterior_settings()))
         return self._made[0]
+
+    def _posterior_settings(self) -> dict[str, Any]:
+        spread = {"operator": spread_operator(self.method_)} if is_exact(self.model_) else {}
+        return {"seed": self.seed_, **spread}
 
     def _new_inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)

@@ -18,9 +18,10 @@ from torch import Tensor
 
 import reference
 import triton_mode
+from rtgp.distributed import Group
 from rtgp.errors import InputError
 from rtgp.kernels import KernelForm, read_kernel
-from rtgp.operators import DenseOperator, KernelOperator, TiledOperator, TritonOperator
+from rtgp.operators import DenseOperator, KernelOperator, ShardedOperator, TiledOperator, TritonOperator
 
 TILE = 8  # small: n = 17 gives three tiles, the last of one point
 
@@ -29,6 +30,9 @@ OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
     "dense": DenseOperator,
     "tiled": TiledOperator,
     "triton": TritonOperator,
+    # On one process; tests/distributed has several.
+    "sharded dense": lambda form, tile: ShardedOperator(form, tile, Group.alone(), "dense"),
+    "sharded tiled": lambda form, tile: ShardedOperator(form, tile, Group.alone(), "tiled"),
 }
 SINGLE = ("triton",)  # those that work in float32 alone
 

@@ -12,6 +12,7 @@ from rtgp.cli.demo import demo
 from rtgp.cli.diagnose import diagnose
 from rtgp.cli.fit import fit
 from rtgp.cli.info import info
+from rtgp.cli.plan import plan
 from rtgp.cli.predict import predict
 from rtgp.cli.reproduce import reproduce
 from rtgp.cli.terminal import command, set_debug
@@ -25,7 +26,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 bad input. Results go to the standard output, all else to the "
     "standard error.",
 )
-for function in (demo, fit, predict, compare, info, diagnose, reproduce):
+for function in (demo, fit, predict, compare, info, diagnose, reproduce, plan):
     app.command()(command(function))
 
 

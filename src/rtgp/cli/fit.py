@@ -20,10 +20,13 @@ from rtgp.cli.files import (
     read_data,
     write_fit_record,
 )
+from rtgp.cli.ranks import ranks, spread
 from rtgp.cli.scoring import likelihood_words, run_of, value_words
 from rtgp.cli.terminal import say, show_pairs
 from rtgp.datasets import Dataset
+from rtgp.distributed import TIMEOUT, launched
 from rtgp.errors import InputError, SettingError
+from rtgp.methods import anywhere
 from rtgp.modelling.fitting import is_exact
 from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Report, coverage, rmse, versions, write_report
@@ -57,6 +60,10 @@ def fit(
         ),
     ] = None,
     report: options.Report = None,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1.0, help="Seconds a process waits for the others, where torchrun has started several."),
+    ] = TIMEOUT,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the output folder.")] = False,
     header: options.Header = None,
     data_dir: options.DataDir = None,
@@ -70,26 +77,43 @@ def fit(
     rtgp fit houses.csv --target price --output model/ --kernel matern52 --report report.html
     rtgp fit houses.csv --target price --output model/ --method rr-cg --holdout 0.2
     rtgp fit houses.csv --target price --output model/ --checkpoint state/
+    torchrun --nproc-per-node=4 -m rtgp fit houses.csv --target price --output model/
     """
-    settings = options.regressor_settings(kernel, steps, learning_rate, seed, device, dtype, standardize)
-    options.check_choice("method", method, options.METHOD_NAMES)
-    if not 0.0 <= holdout <= 0.9:
-        raise SettingError(f"The option --holdout must be between 0 and 0.9. Got {holdout}.")
+    with ranks(timeout, device) as group:
+
+        def prepare() -> tuple[dict[str, Any], Dataset, tuple[Dataset, Dataset | None]]:
+            settings = options.regressor_settings(kernel, steps, learning_rate, seed, device, dtype, standardize)
+            options.check_choice("method", method, options.METHOD_NAMES)
+            if not 0.0 <= holdout <= 0.9:
+                raise SettingError(f"The option --holdout must be between 0 and 0.9. Got {holdout}.")
+            if group.first:
+                _check_outputs(output, overwrite, checkpoint, report)
+            dataset = read_data(data, target, header, data_dir)
+            return settings, dataset, _hold_out(dataset, holdout, seed)
+
+        settings, dataset, (train, test) = group.together(prepare)
+        chosen = spread(method) if launched() else method
+        if isinstance(chosen, str) and not group.first:
+            return  # such a method knows one process only
+        regressor = GPRegressor(method=chosen, **settings).fit(frame_of(train), train.y, checkpoint=checkpoint)
+        predictions = _judge(regressor, train, test, needed=report is not None)
+        page = None if report is None else _report(regressor, method, dataset, train, predictions)
+        if not group.first:
+            return
+        if report is not None and page is not None:
+            write_report(report, page)
+        regressor.save(output)
+        write_fit_record(output, _record(data, train, predictions))
+        _show(regressor, predictions, group.size)
+        say(f"Model saved to {output}." + (f" Report written to {report}." if report else ""))
+
+
+def _check_outputs(output: Path, overwrite: bool, checkpoint: Path | None, report: Path | None) -> None:
     check_model_output(output, overwrite)
     if checkpoint is not None:
         check_checkpoint(checkpoint, output)
     if report is not None:
         check_file_output(report)
-    dataset = read_data(data, target, header, data_dir)
-    train, test = _hold_out(dataset, holdout, seed)
-    regressor = GPRegressor(method=method, **settings).fit(frame_of(train), train.y, checkpoint=checkpoint)
-    predictions = _judge(regressor, train, test, needed=report is not None)
-    if report is not None:
-        write_report(report, _report(regressor, method, dataset, train, predictions))
-    regressor.save(output)
-    write_fit_record(output, _record(data, train, predictions))
-    _show(regressor, predictions)
-    say(f"Model saved to {output}." + (f" Report written to {report}." if report else ""))
 
 
 def _hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -149,10 +173,11 @@ def _record(data: str, train: Dataset, predictions: Predictions | None) -> dict[
     return record
 
 
-def _show(regressor: Any, predictions: Predictions | None) -> None:
+def _show(regressor: Any, predictions: Predictions | None, processes: int) -> None:
     result = regressor.fit_result_
+    where = f", on {processes} processes" if processes > 1 and regressor.method_ != anywhere(regressor.method_) else ""
     rows = [
-        ("method", f"{type(regressor.method_).__name__} ({regressor.method_reason_})"),
+        ("method", f"{type(regressor.method_).__name__} ({regressor.method_reason_}{where})"),
         ("training", f"{result.steps} steps, {result.seconds:.1f} s: {result.message}"),
         ("log marginal likelihood", likelihood_words(regressor)),
     ]

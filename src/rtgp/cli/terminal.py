@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rtgp.distributed import is_everywhere
 from rtgp.errors import RTGPError
 
 P = ParamSpec("P")
@@ -24,6 +25,12 @@ R = TypeVar("R")
 
 BAD_INPUT, FAILURE = 2, 1
 _debug: ContextVar[bool] = ContextVar("rtgp_debug", default=False)
+_rank: ContextVar[int] = ContextVar("rtgp_rank", default=0)
+
+
+def set_rank(rank: int) -> None:
+    """Which of several processes this is: only the first speaks, but for errors of a process's own."""
+    _rank.set(rank)
 
 
 def set_debug(on: bool) -> None:
@@ -33,11 +40,21 @@ def set_debug(on: bool) -> None:
 
 def on_terminal() -> bool:
     """Whether somebody watches the standard error; progress is shown only then."""
-    return sys.stderr.isatty()
+    return sys.stderr.isatty() and _rank.get() == 0
 
 
 def say(words: str) -> None:
     """One line on the standard error, which leaves the standard output to results."""
+    if _rank.get() == 0:
+        _print(words)
+
+
+def say_of_rank(words: str) -> None:
+    """What concerns this process alone, said also where it is not the first."""
+    _print(words if _rank.get() == 0 else f"rtgp: rank {_rank.get()}: {words.removeprefix('rtgp: ')}")
+
+
+def _print(words: str) -> None:
     print(" ".join(words.split()), file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -52,7 +69,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except RTGPError as error:
-            raise _fail(str(error), BAD_INPUT) from error
+            raise _fail(str(error), BAD_INPUT, is_everywhere(error)) from error
         except BrokenPipeError:  # the reader of our output has gone: nothing to say, and nobody to say it to
             raise
         except Exception as error:
@@ -79,15 +96,17 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = 
 
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
     """Names and values on the standard output, one pair a line."""
+    if _rank.get() != 0:
+        return
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {value}")
 
 
-def _fail(words: str, code: int) -> typer.Exit:
+def _fail(words: str, code: int, everywhere: bool = False) -> typer.Exit:
     if _debug.get():
         traceback.print_exc()
-    say(f"rtgp: error: {words}")
+    (say if everywhere else say_of_rank)(f"rtgp: error: {words}")
     return typer.Exit(code)
 
 

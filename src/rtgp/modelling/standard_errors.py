@@ -11,7 +11,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rtgp.methods import RRCG, Cholesky
+from rtgp.methods import RRCG, Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.training import hyperparameters
 
@@ -19,17 +19,19 @@ _MOST = 200  # parameters; a network's weights have no standard errors worth hav
 _TOLERANCE = 1e-4  # of the solves: far more than an asymptotic figure deserves
 
 
-def standard_errors(model: gpytorch.models.ExactGP, cholesky: bool, seed: int) -> dict[str, float]:
+def standard_errors(
+    model: gpytorch.models.ExactGP, cholesky: bool, seed: int, operator: str = "auto"
+) -> dict[str, float]:
     """A standard error for each entry of `hyperparameters(model)`, in its units; NaN where there is none to be had.
 
     They are asymptotic: they say how sharply the likelihood peaks, and nothing of a second peak. An infinite one
-    belongs to a parameter that the likelihood does not depend on.
+    belongs to a parameter that the likelihood does not depend on. operator: of the solves, where not by Cholesky.
     """
     labels = list(hyperparameters(model))
     parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not 0 < sum(p.numel() for _, p in parameters) <= _MOST:
         return dict.fromkeys(labels, math.nan)
-    variances = _variances(model, cholesky, seed)
+    variances = _variances(model, Cholesky() if cholesky else RRCG(operator=operator), seed)
     errors: list[float] = []
     for name, parameter in parameters:
         roots = variances[id(parameter)].sqrt().tolist()
@@ -38,10 +40,10 @@ def standard_errors(model: gpytorch.models.ExactGP, cholesky: bool, seed: int) -
     return dict(zip(labels, errors, strict=True))
 
 
-def _variances(model: gpytorch.models.ExactGP, cholesky: bool, seed: int) -> dict[int, Tensor]:
+def _variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dict[int, Tensor]:
     """id of a parameter -> the variance of each of its entries, in unconstrained units."""
     generator = torch.Generator().manual_seed(seed)
-    mll = MarginalLogLikelihood(model.likelihood, model, Cholesky() if cholesky else RRCG(), generator)
+    mll = MarginalLogLikelihood(model.likelihood, model, method, generator)
     trained = [parameter for parameter in mll.parameters() if parameter.requires_grad]
     y = model.train_targets
     with torch.enable_grad():

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rtgp.distributed import Group
 from rtgp.kernels import KernelForm
 from rtgp.objectives.protocol import Batch
 from rtgp.operators.protocol import attach_gradients, tiles
@@ -37,7 +38,7 @@ class NystroemControl:
         self.preconditioner, self.pivots, self.b = preconditioner, pivots, b.contiguous()
         half = preconditioner.core_inverse @ self.b.T  # C^-1 b^T, (k, m)
         self._core = half.T @ half  # B P^-1 B^T, (m, m)
-        # P^-1 B^T, (n, m): the one large part, in the working precision
+        # P^-1 B^T, (n, m), or this rank's rows: the one large part, in the working precision
         self._cross = (preconditioner.basis @ (preconditioner.core_inverse.T @ half)).to(dtype)
         self._diagonal = preconditioner.inverse_diagonal()  # of P^-1, (n,)
 
@@ -46,9 +47,10 @@ class NystroemControl:
         cls, preconditioner: LowRankPlusIdentity, factor: Tensor, pivots: Tensor, dtype: torch.dtype
     ) -> NystroemControl:
         """From L (n, k) and the m >= k pivots it was made from: with K_nI = L L_I^T, B = L_I (L_I^T L_I)^-1 L^T."""
-        q, r = torch.linalg.qr(factor[pivots])  # (m, k), (k, k)
+        group = preconditioner.group
+        q, r = torch.linalg.qr(group.take(factor, pivots, preconditioner.size))  # (m, k), (k, k)
         t = torch.linalg.solve_triangular(r, q.T, upper=True).T  # L_I (L_I^T L_I)^-1 = q r^-T
-        return cls(preconditioner, pivots, t @ (factor.T @ preconditioner.basis), dtype)
+        return cls(preconditioner, pivots, t @ group.sum(factor.T @ preconditioner.basis), dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"control_pivots": self.pivots, "control_b": self.b}
@@ -65,27 +67,32 @@ class NystroemControl:
         duals (n, p): P^-1 z; weights w (p,).
         """
         weights = weights.double()
-        seen = self.b @ (self.preconditioner.basis.T @ duals.double())  # B P^-1 z, (m, p)
+        group, own = self.preconditioner.group, self.preconditioner.own
+        seen = self.b @ group.sum(self.preconditioner.basis.T @ duals[own].double())  # B P^-1 z, (m, p)
         total = float(weights.sum())
         # On K_nI: twice the difference of z^T P^-1 B^T and its mean; that on K_II is taken from the pivots' rows.
-        cross = torch.addmm(self._cross, duals, (seen * weights).T.to(duals.dtype), beta=-total)
-        cross[self.pivots] -= (0.5 * ((seen * weights) @ seen.T - total * self._core)).to(cross.dtype)
+        cross = torch.addmm(self._cross, duals[own], (seen * weights).T.to(duals.dtype), beta=-total)
+        here, place = group.among_own(self.pivots, system.size)
+        cross[place] -= (0.5 * ((seen * weights) @ seen.T - total * self._core)).to(cross.dtype)[here]
         scale = system.noise.rsqrt().to(cross.dtype)
-        cross *= scale[:, None]
+        cross *= scale[own, None]
         cross *= (-2.0 * COEFFICIENT) * scale[self.pivots]
         noise = (duals.double().square() @ weights - total * self._diagonal) / system.noise * -COEFFICIENT
-        kernel = contract_columns(batch.form, self.pivots, cross)
+        kernel = contract_columns(batch.form, self.pivots, cross, group)
         return kernel + (batch.noise.expand(batch.form.size) * noise.to(batch.noise.dtype)).sum().to(kernel.dtype)
 
 
-def contract_columns(form: KernelForm, index: Tensor, weight: Tensor) -> Tensor:
-    """sum_ij W_ij K[i, index_j] for W (n, m), as a float64 scalar, differentiable like an operator's `bilinear`."""
+def contract_columns(form: KernelForm, index: Tensor, weight: Tensor, group: Group) -> Tensor:
+    """sum_ij W_ij K[i, index_j] for W (n, m), as a float64 scalar, differentiable like an operator's `bilinear`; of
+    many ranks, each gives its own rows of W."""
+    own = group.own(form.size)
     total = torch.zeros((), dtype=torch.float64, device=form.device)
     gradients = form.zero_gradients()
     differentiable = any(tensor.requires_grad for tensor in form.tensors)
-    for rows in tiles(slice(0, form.size), _TILE):
-        block, part = form.block(rows, index), weight[rows].to(form.dtype)
+    for rows in tiles(own, _TILE):
+        block, part = form.block(rows, index), weight[rows.start - own.start : rows.stop - own.start].to(form.dtype)
         total += torch.sum(part * block, dtype=torch.float64)
         if differentiable:
             form.pullback(rows, index, part, gradients, block)
+    total, *gradients = group.sum_all([total, *gradients])
     return attach_gradients(total, form.tensors, gradients)

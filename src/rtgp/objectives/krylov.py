@@ -17,7 +17,7 @@ from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
 from rtgp.objectives.upkeep import Upkeep
-from rtgp.operators import make_from_form
+from rtgp.operators import group_for, make_from_form
 from rtgp.solvers import (
     IdentityPreconditioner,
     LowRankPlusIdentity,
@@ -82,7 +82,7 @@ class KrylovObjective:
         if isinstance(last_solve, Tensor):
             self._last_solve = last_solve
             self._kind = (last_solve.shape[0], last_solve.dtype, last_solve.device)
-            self._upkeep.load_state_dict(state, last_solve.dtype)
+            self._upkeep.load_state_dict(state, last_solve.dtype, group_for(self.settings.operator))
 
     def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
         extras = Extras() if extras is None else extras

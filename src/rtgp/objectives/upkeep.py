@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rtgp.distributed import Group
 from rtgp.objectives.control_variate import NystroemControl
 from rtgp.objectives.protocol import State
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
@@ -73,10 +74,10 @@ class Upkeep:
             return held.preconditioner, False
         rank = self._rank(system.size)
         course: list[tuple[int, float]] = []
-        diagonal, rows = system.kernel_diagonal(), system.kernel_rows
+        diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
         pivots: list[Tensor] = []
-        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course, pivots)
-        made = LowRankPlusIdentity(factor, system.dtype)
+        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course, pivots, group)
+        made = LowRankPlusIdentity(factor, system.dtype, group, system.size)
         control = None
         if self._with_control and pivots:
             control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
@@ -141,11 +142,11 @@ class Upkeep:
                 state.update(held.control.state_dict())
         return state
 
-    def load_state_dict(self, state: State, dtype: torch.dtype) -> None:
+    def load_state_dict(self, state: State, dtype: torch.dtype, group: Group | None = None) -> None:
         self._builds, self._calls = int(state["builds"]), int(state["all_calls"])
         sample = state.get("sample")
         if isinstance(sample, Tensor):
-            preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype)
+            preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype, group or Group.alone())
             counts = (int(state[name]) for name in ("calls", "fresh", "wasted"))
             control = None
             if "control_b" in state:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from rtgp.kernels.forms import KernelForm, Scaled, unique
+from rtgp.kernels.forms import Gradients, KernelForm, Scaled, unique
 from rtgp.operators.protocol import CrossOperator, attach_gradients, columns, tiles
 
 
@@ -62,16 +62,29 @@ class BlockOperator(ABC):
             for cols in pieces[i:]:
                 yield rows, cols
 
+    def _counted_tiles(self) -> Iterator[tuple[slice, slice, float]]:
+        """Tiles whose sum, each taken so many times, is that over all of K."""
+        for rows, cols in self._upper_tiles():
+            yield rows, cols, 1.0 if rows == cols else 2.0  # the mirror image below the diagonal
+
+    def _summed(self, total: Tensor, gradients: Gradients) -> tuple[Tensor, Gradients]:
+        """What the tiles seen here add up to, and those seen elsewhere, where there is such a place."""
+        return total, gradients
+
+    def _row_tiles(self) -> list[slice]:
+        """The rows that `derivative_matmul` computes."""
+        return tiles(slice(0, self.form.size), self.tile)
+
     def contract(self, weight: Callable[[slice, slice], Tensor]) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         gradients = self._unit.zero_gradients()
         differentiable = any(t.requires_grad for t in self._unit.tensors)
-        for rows, cols in self._upper_tiles():
+        for rows, cols, times in self._counted_tiles():
             block, w = self._block(rows, cols), weight(rows, cols)
-            times = 1.0 if rows == cols else 2.0  # the mirror image below the diagonal
             total += torch.sum(w * block, dtype=torch.float64) * times
             if differentiable:
                 self._unit.pullback(rows, cols, w * (times * self._scale), gradients, block)
+        total, gradients = self._summed(total, gradients)
         if isinstance(self.form, Scaled):
             return attach_gradients(total * self._scale, self.form.tensors, [total, *gradients])
         return attach_gradients(total, self.form.tensors, gradients)
@@ -85,16 +98,15 @@ class BlockOperator(ABC):
     def diagonal(self) -> Tensor:
         return self.form.diagonal()
 
-    def rows(self, index: Tensor) -> Tensor:
-        return self.form.block(index, slice(0, self.form.size))
+    def rows(self, index: Tensor, columns: slice | None = None) -> Tensor:
+        return self.form.block(index, slice(0, self.form.size) if columns is None else columns)
 
     def derivative_matmul(self, v: Tensor) -> Tensor:
         v = columns(v, self.form.size)
         parameters = unique(self.form.hyperparameters)
         results = {id(p): v.new_zeros(p.numel(), *v.shape) for p in parameters}
-        everything = slice(0, self.form.size)
-        for rows in tiles(everything, self.tile):
-            for cols in tiles(everything, self.tile):
+        for rows in self._row_tiles():
+            for cols in tiles(slice(0, self.form.size), self.tile):
                 for parameter, product in self._derivatives(rows, cols, v[cols]):
                     results[id(parameter)][:, rows] += product
         return torch.cat([results[id(p)] for p in parameters]) if parameters else v.new_zeros(0, *v.shape)

@@ -11,10 +11,12 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from rtgp.distributed import Group, world
 from rtgp.errors import SettingError
 from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators.dense import DenseOperator
 from rtgp.operators.protocol import KernelOperator
+from rtgp.operators.sharded import ShardedOperator
 from rtgp.operators.tiled import TiledOperator
 from rtgp.operators.triton import SUPPORTED, TritonOperator, supported
 from rtgp.operators.triton.availability import stationary
@@ -35,6 +37,7 @@ _OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
     "tiled": TiledOperator,
     "triton": TritonOperator,
 }
+SHARDED = "sharded"  # or "sharded:dense", "sharded:tiled", "sharded:triton": what each rank does with its rows
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,21 @@ def free_memory(device: torch.device) -> int:
         return _UNKNOWN_MEMORY
 
 
-def choose(form: KernelForm, operator: str = "auto", available: int | None = None) -> Choice:
+def choose(form: KernelForm, operator: str = "auto", available: int | None = None, ranks: int = 1) -> Choice:
     """Dense where n^2 numbers fit in the free memory of the device; beyond, and where computing K is faster than
-    reading it, triton on a card that has it; tiled otherwise."""
+    reading it, triton on a card that has it; tiled otherwise. ranks: over which the rows of K are spread."""
     if operator != "auto":
         if operator not in _OPERATORS:
-            names = ", ".join(repr(name) for name in ("auto", *_OPERATORS))
+            names = ", ".join(repr(name) for name in ("auto", *_OPERATORS, SHARDED, *_sharded_names()))
             raise SettingError(f"The 'operator' parameter must be one of {names}. Got {operator!r} instead.")
         reason = supported(form) if operator == "triton" else None
         if reason is not None:
             raise SettingError(f"{SUPPORTED}. Here {reason}. Use operator='auto', 'dense' or 'tiled' instead.")
         return Choice(operator, "asked for")
-    needed = form.size**2 * form.dtype.itemsize
+    needed = form.size**2 * form.dtype.itemsize // ranks
     limit = int(_MEMORY_FRACTION * (free_memory(form.device) if available is None else available))
-    words = f"K needs {needed / 2**30:.2f} GiB and {limit / 2**30:.2f} GiB may be used on {form.device}"
+    words = "K" if ranks == 1 else f"K / {ranks}"
+    words += f" needs {needed / 2**30:.2f} GiB and {limit / 2**30:.2f} GiB may be used on {form.device}"
     fits = needed <= limit
     if form.device.type != "cuda":
         return Choice("dense" if fits else "tiled", words)
@@ -93,11 +97,32 @@ def _say_once(words: str) -> None:
     _log.warning(words)
 
 
+def is_sharded(operator: str) -> bool:
+    """Whether an operator of this name is spread over ranks."""
+    return operator == SHARDED or operator in _sharded_names()
+
+
+def _sharded_names() -> tuple[str, ...]:
+    return tuple(f"{SHARDED}:{name}" for name in _OPERATORS)
+
+
+def group_for(operator: str) -> Group:
+    """The ranks that take part in the products of an operator of this name."""
+    return world() if is_sharded(operator) else Group.alone()
+
+
 def make_from_form(form: KernelForm, operator: str = "auto") -> KernelOperator:
     """The operator of a form that has been read already."""
-    return _OPERATORS[choose(form, operator).operator](form, _TILE.get(form.device.type, 1024))
+    tile = _TILE.get(form.device.type, 1024)
+    if is_sharded(operator):
+        group, local = world(), operator.partition(":")[2] or "auto"
+        # Processes on one machine share its memory; each has a card of its own.
+        available = free_memory(form.device) // (1 if form.device.type == "cuda" else group.neighbours)
+        return ShardedOperator(form, tile, group, choose(form, local, available, group.size).operator)
+    return _OPERATORS[choose(form, operator).operator](form, tile)
 
 
 def make(kernel: Kernel, X: Tensor, operator: str = "auto", dtype: torch.dtype | None = None) -> KernelOperator:
-    """K(X, X) of a GPyTorch kernel as an operator: "dense", "tiled", "triton", or "auto"."""
+    """K(X, X) of a GPyTorch kernel as an operator: "dense", "tiled", "triton", or "auto"; "sharded" over the ranks of
+    `rtgp.distributed.start()`."""
     return make_from_form(read_kernel(kernel, X, dtype), operator)

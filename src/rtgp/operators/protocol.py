@@ -50,8 +50,8 @@ class KernelOperator(Protocol):
         """The diagonal of K, (n,)."""
         ...
 
-    def rows(self, index: Tensor) -> Tensor:
-        """K[index, :], (k, n)."""
+    def rows(self, index: Tensor, columns: slice | None = None) -> Tensor:
+        """K[index, columns], (k, m); all n columns by default."""
         ...
 
     def derivative_matmul(self, v: Tensor) -> Tensor:

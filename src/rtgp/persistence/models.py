@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rtgp.datasets.dataset import Scaling
 from rtgp.errors import InputError, RTGPError
+from rtgp.methods import anywhere
 from rtgp.modelling.model import KERNELS, named_kernel
 from rtgp.modelling.preprocessing import Preprocessing
 from rtgp.persistence.description import (
@@ -44,7 +45,7 @@ def save_model(regressor: Any, folder: str | Path) -> None:
     }
     settings = {name: getattr(regressor, name) for name in _PLAIN}
     settings |= {
-        "method": describe_settings(regressor.method),
+        "method": describe_settings(anywhere(regressor.method)),
         "device": str(regressor.device),
         "dtype": str(regressor.dtype).removeprefix("torch."),
         # An object with a state of its own: the seed that was drawn from it repeats this fit.
@@ -155,7 +156,7 @@ def _describe_result(result: FitResult) -> dict[str, Any]:
     return {
         "history": result.history.rows,
         "status": result.status.value,
-        "method": describe_settings(result.method),
+        "method": describe_settings(anywhere(result.method)),
         **{name: getattr(result, name) for name in _RESULT},
     }
 

@@ -26,6 +26,7 @@ def posterior(
     variance: Literal["auto", "exact", "lanczos"] = "auto",
     rank: int | None = None,
     seed: int = 0,
+    operator: str = "auto",
 ) -> Posterior: ...
 
 
@@ -38,6 +39,7 @@ def posterior(
     variance: Literal["auto", "exact", "lanczos"] = "auto",
     rank: int | None = None,
     seed: int = 0,
+    operator: str = "auto",
 ) -> Posterior | MarginalPosterior:
     """What a GPyTorch model (an ExactGP with a Gaussian likelihood) says of new points, given its training data.
 
@@ -46,7 +48,7 @@ def posterior(
     GPyTorch setting is changed. The models of SVGP and POE predict through the same functions; they have no use for
     the arguments.
     """
-    settings = PosteriorSettings(method, tolerance, variance, rank, seed)
+    settings = PosteriorSettings(method, tolerance, variance, rank, seed, operator)
     if isinstance(model, VariationalModel):
         return VariationalPosterior(model, likelihood)
     if isinstance(model, ExpertsModel):

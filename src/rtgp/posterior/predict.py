@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.operators import CrossOperator
+from rtgp.operators import CrossOperator, group_for
 from rtgp.operators.protocol import tiles
 from rtgp.posterior import sampling
 from rtgp.posterior.checks import check_model, check_new_inputs
@@ -99,11 +99,13 @@ class Posterior:
 
 def _mean(now: Ready, X: Tensor) -> Tensor:
     n, tile = now.system.size, _TILE.get(now.system.device.type, 1024)
-    result = torch.empty(X.shape[0], dtype=now.system.dtype, device=X.device)
-    for piece, prior, form in now.prior.slabs(X):
+    group = group_for(now.settings.operator)
+    own = X[group.own(X.shape[0])]  # the new points are divided among the ranks, where there are some
+    result = torch.empty(own.shape[0], dtype=now.system.dtype, device=now.system.device)
+    for piece, prior, form in now.prior.slabs(own):
         cross = CrossOperator(form, slice(n, form.size), slice(0, n), tile)
-        result[piece] = (prior + cross.matmul(now.weights)[:, 0]).to(X.device)
-    return result
+        result[piece] = prior + cross.matmul(now.weights)[:, 0]
+    return group.gather_rows(result, X.shape[0]).to(X.device)
 
 
 def _variance(now: Ready, X: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def _solve(settings: PosteriorSettings, snapshot: Snapshot, prior: Prior, begin:
         system = WhitenedSystem(make_from_form(prior.form, "tiled"), prior.noise)
         solver = CholeskySolver(system)
     else:
-        system = WhitenedSystem(make_from_form(prior.form), prior.noise)
+        system = WhitenedSystem(make_from_form(prior.form, settings.operator), prior.noise)
         solver = KrylovSolver(system, settings.tolerance, _generator(settings))
     solution = solver.solve(system.whiten(prior.residual[:, None].to(system.dtype)))
     return Ready(settings, snapshot, prior, reason, system, solver, solution, time.perf_counter() - begin)

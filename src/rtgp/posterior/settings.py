@@ -23,6 +23,8 @@ class PosteriorSettings:
     itself; of exact variances and covariances, an upper bound of their relative error.
     variance: "exact" ("auto" too), or "lanczos" of the given `rank`, which never underestimates (see `lanczos.py`).
     seed: of the preconditioner's pivots and the first Lanczos vector.
+    operator: of CG's products, as in `rtgp.operators.make`. "sharded": the work is spread over the ranks of
+    `rtgp.distributed.start()`, and every rank must ask the same questions in the same order.
     """
 
     method: Literal["auto", "cholesky", "cg"] = "auto"
@@ -30,6 +32,7 @@ class PosteriorSettings:
     variance: Literal["auto", "exact", "lanczos"] = "auto"
     rank: int | None = None
     seed: int = 0
+    operator: str = "auto"
 
     def __post_init__(self) -> None:
         _one_of("method", self.method, ("auto", "cholesky", "cg"))

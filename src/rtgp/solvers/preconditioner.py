@@ -1,4 +1,8 @@
-"""Low-rank preconditioners P = L L^T + I from a pivoted Cholesky factorisation of S K S."""
+"""Low-rank preconditioners P = L L^T + I from a pivoted Cholesky factorisation of S K S.
+
+Where there are several ranks, each holds its own rows of L. The n x k numbers are then as little copied as K is; what
+is small (pivots, the k x k core, sums over rows) is the same on every rank.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from rtgp.distributed import Group
 from rtgp.errors import SettingError
 from rtgp.operators.product import stored_product
 
-Rows = Callable[[Tensor], Tensor]  # index (k,) -> rows (k, n), float64
+Rows = Callable[[Tensor], Tensor]  # index (k,) -> rows (k, n), float64; of many ranks, each its own columns (k, m)
+_ALONE = Group.alone()
 
 
 class Preconditioner(Protocol):
@@ -61,16 +67,17 @@ class PivotedCholesky:
         rank: int | None = None,
         course: list[tuple[int, float]] | None = None,
         pivots: list[Tensor] | None = None,
+        group: Group = _ALONE,
     ) -> Tensor:
-        """L (n, k) float64 with L L^T close to the matrix of the given diagonal and rows.
+        """L (n, k), or this rank's rows of it, float64 with L L^T close to the matrix of the given diagonal and rows.
 
         rank: in place of that of the settings. course: where (rank, what of the trace a column takes there) is noted
         for every block of pivots: about the eigenvalues of the matrix. pivots: where those are noted.
         """
         rank = self.rank_for(diagonal.shape[0], right_hand_sides) if rank is None else rank
         if self.pivoting == "greedy":
-            return greedy_pivoted_cholesky(diagonal, rows, rank, pivots)
-        return random_pivoted_cholesky(diagonal, rows, rank, generator, course, pivots)
+            return greedy_pivoted_cholesky(diagonal, rows, rank, pivots, group)
+        return random_pivoted_cholesky(diagonal, rows, rank, generator, course, pivots, group)
 
 
 def _negligible(diagonal: Tensor) -> float:
@@ -78,10 +85,13 @@ def _negligible(diagonal: Tensor) -> float:
     return 1e-7 * float(diagonal.max())
 
 
-def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int, pivots: list[Tensor] | None = None) -> Tensor:
+def greedy_pivoted_cholesky(
+    diagonal: Tensor, rows: Rows, rank: int, pivots: list[Tensor] | None = None, group: Group = _ALONE
+) -> Tensor:
     """Column by column, the pivot being the largest entry of the remaining diagonal."""
+    n, own = diagonal.shape[0], group.own(diagonal.shape[0])
     remaining = diagonal.clone()
-    factor = diagonal.new_zeros(diagonal.shape[0], rank)
+    factor = diagonal.new_zeros(own.stop - own.start, rank)
     floor = _negligible(diagonal)
     for k in range(rank):
         pivot = int(remaining.argmax())
@@ -91,9 +101,9 @@ def greedy_pivoted_cholesky(diagonal: Tensor, rows: Rows, rank: int, pivots: lis
         if pivots is not None:
             pivots.append(index)
         row = rows(index)[0]
-        column = (row - factor[:, :k] @ factor[pivot, :k]) / remaining[pivot].sqrt()
+        column = (row - factor[:, :k] @ group.take(factor[:, :k], index, n)[0]) / remaining[pivot].sqrt()
         factor[:, k] = column
-        remaining = (remaining - column.square()).clamp_min_(0.0)
+        remaining = group.gather_rows((remaining[own] - column.square()).clamp_min_(0.0), n)
         remaining[pivot] = 0.0
     return factor
 
@@ -105,12 +115,13 @@ def random_pivoted_cholesky(
     generator: torch.Generator | None,
     course: list[tuple[int, float]] | None = None,
     pivots: list[Tensor] | None = None,
+    group: Group = _ALONE,
 ) -> Tensor:
     """Blocks of pivots at once, drawn in proportion to the remaining diagonal (Chen, Epperly, Tropp and Webber)."""
-    n = diagonal.shape[0]
+    n, own = diagonal.shape[0], group.own(diagonal.shape[0])
     block_size = min(rank, max(16, rank // 10))
     remaining = diagonal.clone()
-    factor = diagonal.new_zeros(n, rank)
+    factor = diagonal.new_zeros(own.stop - own.start, rank)
     floor = _negligible(diagonal)
     done = 0
     while done < rank:
@@ -120,22 +131,23 @@ def random_pivoted_cholesky(
             break
         chances = torch.where(remaining > floor, remaining, 0.0).cpu()
         drawn = torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
-        columns = rows(drawn).T - factor[:, :done] @ factor[drawn, :done].T  # (n, count)
+        columns = rows(drawn).T - factor[:, :done] @ group.take(factor[:, :done], drawn, n).T  # (n, count)
+        core = group.take(columns, drawn, n)
         # Pivots close to one another make the core nearly singular: keep only what is well above rounding.
-        eigenvalues, vectors = torch.linalg.eigh((columns[drawn] + columns[drawn].T) / 2)
+        eigenvalues, vectors = torch.linalg.eigh((core + core.T) / 2)
         keep = eigenvalues > max(floor, 1e-10 * float(eigenvalues[-1]))
         if not bool(keep.any()):
             break
         new = columns @ (vectors[:, keep] * eigenvalues[keep].rsqrt())
         width = new.shape[1]
         factor[:, done : done + width] = new
-        remaining = (remaining - new.square().sum(1)).clamp_min_(0.0)
+        remaining = group.gather_rows((remaining[own] - new.square().sum(1)).clamp_min_(0.0), n)
         remaining[drawn] = 0.0
         done += width
         if pivots is not None:
             pivots.append(drawn)
         if course is not None:
-            course.append((done, float(new.square().sum()) / width))
+            course.append((done, float(group.sum(new.square().sum())) / width))
     return factor[:, :done]
 
 
@@ -144,30 +156,37 @@ class LowRankPlusIdentity:
 
     P = (I - Q Q^T) + Q C C^T Q^T with C C^T = R R^T + I, hence P^-1 = (I - Q Q^T)^2 + Q C^-T C^-1 Q^T. Projecting twice
     removes what rounding left of Q in the first projection; the Woodbury form would subtract two large numbers instead.
+
+    factor: L (n, k), or of many ranks each its own rows, n then being given.
     """
 
-    def __init__(self, factor: Tensor, dtype: torch.dtype) -> None:
-        q, r = orthonormal_columns(factor)
+    def __init__(self, factor: Tensor, dtype: torch.dtype, group: Group = _ALONE, n: int | None = None) -> None:
+        size = factor.shape[0] if n is None else n
+        q, r = orthonormal_columns(factor, group, size)
         core = r @ r.T
         core.diagonal().add_(1.0)
-        self._set(q, torch.linalg.cholesky(core), dtype)
+        self._set(q, torch.linalg.cholesky(core), dtype, group, size)
 
-    def _set(self, q: Tensor, c: Tensor, dtype: torch.dtype) -> None:
+    def _set(self, q: Tensor, c: Tensor, dtype: torch.dtype, group: Group, size: int) -> None:
         # One layout, however they came about: the same numbers from a checkpoint then give the same bits.
         q, c = q.contiguous(), c.contiguous()
-        self.size, self.rank = q.shape
-        self._q, self._c = q, c  # (n, k) orthonormal, (k, k) lower triangular, both float64
+        self.group, self.size, self.rank = group, size, q.shape[1]
+        self.own = group.own(size)
+        self._q, self._c = q, c  # (n, k) orthonormal, of which the own rows; (k, k) lower triangular; both float64
         identity = torch.eye(self.rank, dtype=c.dtype, device=c.device)
         self._inverse: Tensor = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
         self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"preconditioner_q": self._q, "preconditioner_c": self._c}
+        """The whole of Q, on every rank: it does not depend on how many there are."""
+        return {"preconditioner_q": self.group.gather_rows(self._q, self.size), "preconditioner_c": self._c}
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], dtype: torch.dtype) -> LowRankPlusIdentity:
-        made = cls.__new__(cls)
-        made._set(state["preconditioner_q"], state["preconditioner_c"], dtype)
+    def from_state_dict(
+        cls, state: Mapping[str, Any], dtype: torch.dtype, group: Group = _ALONE
+    ) -> LowRankPlusIdentity:
+        made, q = cls.__new__(cls), state["preconditioner_q"]
+        made._set(q[group.own(q.shape[0])], state["preconditioner_c"], dtype, group, q.shape[0])
         return made
 
     def logdet(self) -> Tensor:
@@ -176,16 +195,19 @@ class LowRankPlusIdentity:
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
         q, q_transposed = self._working[r.dtype]
-        inside = stored_product(q_transposed, r)  # (k, m)
+        group, r = self.group, r[self.own]
+        inside = group.sum(stored_product(q_transposed, r))  # (k, m)
         outside = r - stored_product(q, inside)
-        outside -= stored_product(q, stored_product(q_transposed, outside))
+        outside -= stored_product(q, group.sum(stored_product(q_transposed, outside)))
         damped = self._inverse @ inside.double()  # small, and the one place where float32 would lose definiteness
-        squares = outside.square().sum(0, dtype=torch.float64) + damped.square().sum(0)
-        return outside + stored_product(q, (self._inverse.T @ damped).to(r.dtype)), squares
+        squares = outside.square().sum(0, dtype=torch.float64)
+        solved = outside + stored_product(q, (self._inverse.T @ damped).to(r.dtype))
+        whole, parts = group.gather_with(solved, self.size, squares)
+        return whole, parts.sum(0) + damped.square().sum(0)
 
     @property
     def basis(self) -> Tensor:
-        """Q (n, k), float64."""
+        """Q (n, k), or this rank's rows of it, float64."""
         return self._q
 
     @property
@@ -196,30 +218,32 @@ class LowRankPlusIdentity:
     def inverse_diagonal(self) -> Tensor:
         """The diagonal of P^-1, (n,), float64."""
         diagonal: Tensor = 1.0 - self._q.square().sum(1) + (self._q @ self._inverse.T).square().sum(1)
-        return diagonal
+        return self.group.gather_rows(diagonal, self.size)
 
     def sqrt_matmul(self, v: Tensor) -> Tensor:
         """G v with G G^T = P, G = (I - Q Q^T) + Q C Q^T, float64."""
-        inside = self._q.T @ v
-        coloured: Tensor = v + self._q @ (self._c @ inside - inside)
-        return coloured
+        inside = self.group.sum(self._q.T @ v[self.own])
+        coloured: Tensor = v[self.own] + self._q @ (self._c @ inside - inside)
+        return self.group.gather_rows(coloured, self.size)
 
 
-def orthonormal_columns(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Q (n, k) and R (k, k) with Q R = factor.
+def orthonormal_columns(factor: Tensor, group: Group = _ALONE, n: int | None = None) -> tuple[Tensor, Tensor]:
+    """Q (n, k) and R (k, k) with Q R = factor (n, k); of many ranks, each its own rows of factor and Q.
 
     Cholesky's factor of the Gram matrix, twice: products alone, many times faster than Householder's reflections, which
     are the way out where the columns are too nearly dependent for it.
     """
-    norms = torch.linalg.vector_norm(factor, dim=0).clamp_min(1e-300)
+    # Any scale of this size will do: of many ranks, the sum of their norms.
+    norms = group.sum(torch.linalg.vector_norm(factor, dim=0)).clamp_min(1e-300)
     q, r = factor / norms, torch.diag(norms)
     for attempt in range(2):
-        gram = q.T @ q
+        gram = group.sum(q.T @ q)
         off = gram - torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
         lower, info = torch.linalg.cholesky_ex(gram)
         if int(info) != 0 or (attempt == 1 and float(off.square().sum()) > 1e-4):
-            householder: tuple[Tensor, Tensor] = torch.linalg.qr(factor)
-            return householder
+            size = factor.shape[0] if n is None else n
+            whole, r = torch.linalg.qr(group.gather_rows(factor, size))
+            return whole[group.own(size)], r
         q = torch.linalg.solve_triangular(lower, q.T, upper=False).T.contiguous()
         r = lower.T @ r
     return q, r

@@ -8,6 +8,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from rtgp.distributed import Group
 from rtgp.errors import PrecisionWarning
 from rtgp.operators import KernelOperator
 
@@ -22,6 +23,8 @@ class WhitenedSystem:
     def __init__(self, operator: KernelOperator, noise: Tensor) -> None:
         self.operator = operator
         self.size, self.dtype, self.device = operator.shape[0], operator.dtype, operator.device
+        # The ranks over which what has n rows and many columns is spread.
+        self.group: Group = getattr(operator, "group", None) or Group.alone()
         self.noise = noise.detach().double().expand(self.size)  # (n,)
         self._whitener = self.noise.rsqrt()[:, None]  # (n, 1), float64
         self._working_whitener = self._whitener.to(self.dtype)
@@ -56,6 +59,11 @@ class WhitenedSystem:
         """(S K S)[index, :], (k, n), float64."""
         s = self._whitener[:, 0]
         return self.operator.rows(index).double().mul_(s[index, None]).mul_(s)
+
+    def own_kernel_rows(self, index: Tensor) -> Tensor:
+        """(S K S)[index, own], (k, m), float64: the columns that are this rank's."""
+        s, own = self._whitener[:, 0], self.group.own(self.size)
+        return self.operator.rows(index, own).double().mul_(s[index, None]).mul_(s[own])
 
     def log_det_noise(self) -> Tensor:
         """log |D| = log |K + D| - log |A|."""

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from rtgp.baselines import SGGP
+from rtgp.distributed import environment
 from rtgp.errors import SettingError
-from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, likelihood_method
+from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, anywhere, likelihood_method
+from rtgp.operators import group_for
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import choose_method
 from rtgp.training.descent import descend
@@ -73,6 +75,10 @@ def fit(
     never. For L-BFGS the relative decrease at which it ends (default 1e-8). For "average-information" what a further
     step may promise, and the noise that is left may cost, per point (default 2e-4).
     progress: show a bar with the time left.
+
+    With RRCG(operator="sharded") or CG(operator="sharded"), called on every rank alike, the ranks of
+    `rtgp.distributed.start()` train together; the first reads and writes the checkpoints, which are good for any number
+    of ranks. The callback is called on each, and the training stops if it says so on any.
     """
     check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
     X, y = check_data(model, X, y)
@@ -102,8 +108,9 @@ def fit(
     model.set_train_data(X, y, strict=False)
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
     steps = default_steps(name, X.shape[0]) if steps is None else steps
+    group = group_for(getattr(method, "operator", "auto"))
     settings = {
-        "method": _without_addresses(repr(method)),
+        "method": _without_addresses(repr(anywhere(method))),
         "optimizer": name,
         "steps": str(steps),
         "learning rate": str(learning_rate),
@@ -124,9 +131,12 @@ def fit(
                 "frozen" if lbfgs else "fresh",
                 name in ("adam", "lbfgs", "average-information"),
             )
-            folder = None if checkpoint is None else CheckpointFolder(checkpoint, {**problem.fingerprint(), **settings})
-            with Progress(progress, steps) as bar:
-                session = Session(problem, callback, folder, checkpoint_every, bar)
+            asked = {**problem.fingerprint(), **settings}
+            if group.size > 1:
+                group.check_same({**asked, "checkpoint": _yes_or_no(checkpoint), **environment(data[0].device)})
+            folder = None if checkpoint is None else CheckpointFolder(checkpoint, asked)
+            with Progress(progress and group.first, steps) as bar:
+                session = Session(problem, callback, folder, checkpoint_every, bar, group)
                 if session.finished is None:
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
                     warned = warn_of_features(problem, method, seed)
@@ -229,6 +239,10 @@ def _name_of(optimizer: Factory | torch.optim.Optimizer) -> str:
     if isinstance(optimizer, torch.optim.Optimizer):
         return type(optimizer).__name__
     return getattr(optimizer, "__qualname__", None) or _without_addresses(repr(optimizer))
+
+
+def _yes_or_no(setting: object) -> str:
+    return "no" if setting is None else "yes"
 
 
 def _without_addresses(words: str) -> str:

@@ -32,18 +32,19 @@ def pack(tree: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     )
 
 
-def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `pack`."""
+def unpack(packed: Any, tensors: dict[str, Tensor], card: torch.device | None = None) -> Any:
+    """The inverse of `pack`; what was on a card goes to the given one, if one is given."""
     if not isinstance(packed, dict):
         return packed
     (kind,) = [key for key in packed if key != "device"]
     body = packed[kind]
     if kind == "tensor":
         # A copy: memory that came from a file may be aligned otherwise, which may change the last bit of a product.
-        return tensors[body].clone().to(torch.device(packed["device"]))
+        device = torch.device(packed["device"])
+        return tensors[body].clone().to(device if card is None or device.type == "cpu" else card)
     if kind == "dict":
-        return {key: unpack(value, tensors) for key, value in body}
+        return {key: unpack(value, tensors, card) for key, value in body}
     if kind == "float":
         return float(body)
-    values = [unpack(value, tensors) for value in body]
+    values = [unpack(value, tensors, card) for value in body]
     return tuple(values) if kind == "tuple" else values

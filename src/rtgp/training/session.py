@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
+from rtgp.distributed import DisagreementError, Group, everywhere
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.history import History, Row, make_row
+from rtgp.training.packing import pack, unpack
 from rtgp.training.problem import Evaluation, Problem
 from rtgp.training.progress import Progress
 
@@ -16,12 +21,22 @@ Callback = Callable[[Row, Any], bool | None]
 
 
 class Session:
-    """One run of training, possibly the continuation of one that was interrupted."""
+    """One run of training, possibly the continuation of one that was interrupted.
+
+    group: the ranks that train together. The first alone reads and writes checkpoints: what is saved is the same on
+    every rank and does not depend on how many there are.
+    """
 
     def __init__(
-        self, problem: Problem, callback: Callback | None, folder: CheckpointFolder | None, every: int, bar: Progress
+        self,
+        problem: Problem,
+        callback: Callback | None,
+        folder: CheckpointFolder | None,
+        every: int,
+        bar: Progress,
+        group: Group,
     ) -> None:
-        self.problem = problem
+        self.problem, self._group = problem, group
         self.history = History()
         self.start = ""
         self.resumed: dict[str, Any] | None = None  # the optimiser's part of the checkpoint
@@ -29,12 +44,28 @@ class Session:
         self._callback, self._folder, self._every, self._bar = callback, folder, every, bar
         self._earlier = 0.0
         self._began = time.perf_counter()
-        state = folder.load() if folder is not None else None
+        state = self._load()
         if state is not None:
             self.history = History(state["rows"])
             self.start, self._earlier = state["start"], state["seconds"]
             self.resumed, self.finished = state["optimizer"], state["finished"]
             problem.load_state_dict(state["problem"])
+
+    def _load(self) -> dict[str, Any] | None:
+        folder = self._folder
+        if folder is None:
+            return None
+        if self._group.size == 1:
+            return folder.load()
+
+        def read() -> tuple[Any, dict[str, Tensor]] | None:
+            tensors: dict[str, Tensor] = {}
+            state = folder.load()
+            return None if state is None else (pack(state, tensors), tensors)
+
+        found = self._group.from_first(read)
+        state: dict[str, Any] | None = None if found is None else unpack(*found, self.problem.X.device)
+        return state
 
     @property
     def seconds(self) -> float:
@@ -53,14 +84,32 @@ class Session:
         """Append a row and call back; whether to stop."""
         self.history.append(row)
         self._bar.update(row, steps)
-        return self._callback is not None and self._callback(dict(row), self.problem.model) is True
+        stop = self._callback is not None and self._callback(dict(row), self.problem.model) is True
+        return self._agreed(stop)
+
+    def _agreed(self, stop: bool) -> bool:
+        """Whether any rank wants to stop; an error if they are no longer at the same point with the same draws."""
+        if self._group.size == 1:
+            return stop
+        point, draws = self.problem.point.numpy().tobytes(), self.problem.generator.get_state().numpy().tobytes()
+        found = self._group.objects((zlib.crc32(point), zlib.crc32(draws), stop))
+        for rank, (at, drawn, _) in enumerate(found):
+            if (at, drawn) != found[0][:2]:
+                what = "the parameters" if at != found[0][0] else "the state of the random generator"
+                raise everywhere(
+                    DisagreementError(
+                        f"After step {len(self.history)} {what} of rank {rank} and of rank 0 differ. Expected every "
+                        "rank to run the same program on the same data and the same kind of hardware."
+                    )
+                )
+        return any(wanted for _, _, wanted in found)
 
     def due(self, done: int) -> bool:
         return self._folder is not None and done % self._every == 0
 
     def save(self, done: int, optimizer: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
         if self._folder is not None:
-            state = {
+            state = {  # on every rank, which give their parts of it together
                 "problem": self.problem.state_dict(),
                 "optimizer": optimizer,
                 "rows": self.history.rows,
@@ -68,4 +117,5 @@ class Session:
                 "seconds": self.seconds,
                 "finished": finished,
             }
-            self._folder.save(done, state)
+            if self._group.first:
+                self._folder.save(done, state)

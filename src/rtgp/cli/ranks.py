@@ -1,0 +1,45 @@
+"""`torchrun -m rtgp fit ...`: the same command on several processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rtgp import distributed
+from rtgp.cli.terminal import FAILURE, say_of_rank, set_rank
+from rtgp.distributed import Group
+from rtgp.methods import CG, RRCG, AnyMethod
+
+_SPREAD: dict[str, type[CG] | type[RRCG]] = {"auto": RRCG, "rr-cg": RRCG, "cg": CG}
+
+
+@contextmanager
+def ranks(timeout: float, device: str) -> Iterator[Group]:
+    """The processes that torchrun started, or this one alone."""
+    if not distributed.launched():
+        yield Group.alone()
+        return
+    group = distributed.start("gloo" if device == "cpu" else None, timeout, _end)
+    set_rank(group.rank)
+    try:
+        yield group
+    except BaseException as error:
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        distributed.stop(words, alone=not distributed.is_everywhere(error))
+        raise
+    distributed.stop()
+
+
+def spread(method: str) -> str | AnyMethod:
+    """The method of a name on many ranks; the name itself where it knows one process only.
+
+    "auto" is RR-CG whatever n is: Cholesky would leave all ranks but one without work, and the number of ranks, which
+    may change from one run to the next, must not change the method.
+    """
+    return _SPREAD[method](operator="sharded") if method in _SPREAD else method
+
+
+def _end(words: str) -> None:
+    say_of_rank(f"rtgp: error: {words} The job ends; the same command goes on from its last checkpoint, if it has one.")
+    os._exit(FAILURE)

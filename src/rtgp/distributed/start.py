@@ -1,0 +1,107 @@
+"""From the environment that torchrun sets to a group of ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from rtgp.distributed.errors import RankError
+from rtgp.distributed.group import Group
+from rtgp.distributed.watch import Watch
+from rtgp.errors import SettingError
+
+_log = logging.getLogger("rtgp")
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SPARE = 60.0  # seconds by which torch's own time-out is longer: ours can say which rank it was
+TIMEOUT = 600.0
+
+# Like torch's own default process group, which it stands for: one for each process.
+_world: list[Group] = []
+
+
+def launched() -> bool:
+    """Whether torchrun, or something that sets the same variables, started this process."""
+    return all(os.environ.get(name) for name in _VARIABLES)
+
+
+def active() -> bool:
+    """Whether `start` has been called."""
+    return bool(_world)
+
+
+def world() -> Group:
+    """The group that `start` made."""
+    if not _world:
+        raise SettingError(
+            "operator='sharded' needs a group of processes. None has been made: start the program by torchrun and call "
+            "rtgp.distributed.start() first (`torchrun --nproc-per-node=4 -m rtgp fit ...` does so itself)."
+        )
+    return _world[0]
+
+
+def start(
+    backend: str | None = None, timeout: float = TIMEOUT, on_silence: Callable[[str], None] | None = None
+) -> Group:
+    """Join the other ranks; every process that torchrun started calls this once.
+
+    backend: "nccl" (the default where there is a card; each process takes the one of its local rank) or "gloo".
+    timeout: seconds that an operation of all ranks may take. A rank that dies or hangs ends the others after it at the
+    latest: `on_silence` is called with the reason, naming the rank, from another thread, since the main one cannot be
+    interrupted. By default it logs the reason and ends the process.
+    """
+    if _world:
+        return _world[0]
+    if not launched():
+        raise SettingError(
+            f"Expected the environment variables {', '.join(_VARIABLES)}, which torchrun sets. Start the program by "
+            "torchrun, for instance `torchrun --nproc-per-node=4 program.py`."
+        )
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 1.0 <= timeout < 1e6:
+        raise SettingError(f"The 'timeout' parameter must be a number of seconds from 1. Got {timeout!r} instead.")
+    backend = ("nccl" if torch.cuda.is_available() else "gloo") if backend is None else backend
+    if backend not in ("nccl", "gloo"):
+        raise SettingError(f"The 'backend' parameter must be 'nccl' or 'gloo'. Got {backend!r} instead.")
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("rtgp", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout + _SPARE),
+        )
+        # A connection of its own, where torch can make one: nothing the main thread waits for holds it up.
+        own = store.clone() if hasattr(store, "clone") else store
+        watch = Watch(own, rank, size, timeout, on_silence or _end)
+    except RuntimeError as error:
+        raise RankError(
+            f"Rank {rank} of {size} could not join the others within {timeout:g} s: {str(error).splitlines()[0]}"
+        ) from error
+    group = Group(rank, size, dist.group.WORLD, watch, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    _world.append(group)
+    group.objects(rank)  # everybody has given a first sign of life
+    return group
+
+
+def stop(words: str = "it has finished", alone: bool = False) -> None:
+    """Leave the group; `words` tell the others why. alone: the others do not leave too."""
+    if _world:
+        _world.pop().close(words)
+        # NCCL would wait for the others. gloo would end the process by an abort if it were left to itself.
+        if not alone or dist.get_backend() == "gloo":
+            dist.destroy_process_group()
+
+
+def _end(words: str) -> None:
+    _log.critical(words)
+    os._exit(1)

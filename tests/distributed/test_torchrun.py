@@ -1,0 +1,89 @@
+"""`torchrun -m rtgp fit`: one rank prints, one writes, a rank that is killed is named, and the same command resumes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import rtgp
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def fit(ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*TORCHRUN, str(ranks), "-m", "rtgp", "fit", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    data = rtgp.datasets.load("us-airports").subset(151, 0)
+    frame = pd.DataFrame(data.X, columns=list(data.feature_names))
+    frame["elevation"] = data.y
+    frame.to_csv(tmp_path / "air.csv", index=False)
+    return tmp_path / "air.csv"
+
+
+def test_two_processes_make_the_model_that_one_makes(table: Path) -> None:
+    folder = table.parent
+    asked = (str(table), "--target", "elevation", "--dtype", "float64", "--steps", "6")
+    done = fit(2, *asked, "--output", str(folder / "two"), "--checkpoint", str(folder / "state"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("log marginal likelihood") == 1
+    assert "RRCG (asked for, on 2 processes)" in done.stdout
+    assert done.stderr.count("Model saved") == 1
+    two = rtgp.GPRegressor.load(folder / "two")
+    assert two.method_.operator == "auto"
+    data = pd.read_csv(table)
+    X, y = data[["longitude", "latitude"]], data["elevation"].to_numpy()
+    one = rtgp.GPRegressor(method="rr-cg", dtype="float64", steps=6, random_state=0).fit(X, y)
+    for name, value in one.hyperparameters_.items():
+        assert two.hyperparameters_[name] == pytest.approx(value, rel=1e-6)
+    np.testing.assert_allclose(two.predict(X), one.predict(X), rtol=1e-6)
+    assert json.loads((folder / "two" / "fit.json").read_text())["rows"] == 151
+
+
+@pytest.mark.slow
+def test_an_error_is_said_once(table: Path) -> None:
+    done = fit(2, str(table), "--target", "height", "--output", str(table.parent / "model"))
+    assert done.returncode != 0
+    assert done.stderr.count("rtgp: error: ") == 1
+    assert "height" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    data = rtgp.datasets.load("us-airports").subset(901, 0)
+    frame = pd.DataFrame(data.X, columns=list(data.feature_names))
+    frame["elevation"] = data.y
+    frame.to_csv(tmp_path / "air.csv", index=False)
+    asked = [str(tmp_path / "air.csv"), "--target", "elevation", "--dtype", "float64"]
+    asked += ["--steps", "22", "--learning-rate", "0.1", "--checkpoint", str(tmp_path / "state")]
+    command = [*TORCHRUN, "2", "-m", "rtgp", "fit", *asked, "--output", str(tmp_path / "model")]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120.0
+    while not (tmp_path / "state" / "checkpoint-00000010.json").exists():
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    (second,) = [child for child in psutil.Process(job.pid).children() if child.environ().get("RANK") == "1"]
+    second.kill()
+    _, said = job.communicate(timeout=90.0)
+    assert job.returncode != 0
+    assert "rank      : 1" in said or "ank 1 gives no sign of life" in said
+    assert not (tmp_path / "model").exists()
+    resumed = fit(3, *asked, "--output", str(tmp_path / "resumed"))
+    assert resumed.returncode == 0, resumed.stderr
+    whole = fit(2, *asked[:-2], "--output", str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    one, two = (rtgp.GPRegressor.load(tmp_path / name) for name in ("whole", "resumed"))
+    for name, value in one.hyperparameters_.items():
+        assert two.hyperparameters_[name] == pytest.approx(value, rel=1e-5)
