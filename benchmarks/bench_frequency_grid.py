@@ -14,9 +14,9 @@ from __future__ import annotations
 import time
 import warnings
 
-import gpytorch
 import record
 import torch
+from bench_time_to_optimum import Model
 
 import rtgp
 from rtgp.training.problem import Problem
@@ -24,16 +24,6 @@ from rtgp.training.problem import Problem
 FIT, EXACT, CROSS, FULL = 1500, 4000, 12_000, 101_270
 FEATURES = (500, 1000, 2000)
 DRAWS = 6
-
-
-class Model(gpytorch.models.ExactGP):
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood())
-        self.mean_module = gpytorch.means.ConstantMean()
-        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2))
-
-    def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
 def step(model: Model, x: torch.Tensor, y: torch.Tensor, method: object, draws: int = 1) -> dict[str, object]:

@@ -8,6 +8,7 @@ from rtgp.linear_algebra import logdet, solve
 from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.posterior import Posterior, posterior
+from rtgp.provenance import __version__
 from rtgp.solvers import PivotedCholesky
 from rtgp.training import FitResult, History, fit
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from rtgp.diagnostics import diagnose
     from rtgp.regressor import GPRegressor
 
-__version__ = "0.1.0"
 
 __all__ = [
     "CG",

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rtgp.errors import SettingError
+from rtgp.provenance import COLUMNS
 from rtgp.reproduce import Setting, conclude, item, publish, run_cells
-from rtgp.reproduce.rows import ENVIRONMENT, Results
+from rtgp.reproduce.rows import Results
 from rtgp.reproduce.runner import selected
 from rtgp.reproduce.spec import CellUnfinishedError, key_of
 
@@ -37,7 +38,7 @@ class TestRows:
         assert first["words"] == "a, b"
         assert "other" not in first
         assert second["other"] == 1
-        assert all(first[name] != "" for name in ENVIRONMENT)
+        assert all(first[name] != "" for name in COLUMNS)
 
     def test_only_the_rows_of_the_given_cells(self, tmp_path):
         results = Results(tmp_path / "x.csv")

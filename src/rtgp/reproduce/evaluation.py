@@ -13,6 +13,7 @@ import torch
 
 from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.modelling.fitting import reference
 from rtgp.modelling.model import new_model
 from rtgp.posterior import posterior
 from rtgp.regressor import GPRegressor
@@ -120,24 +121,18 @@ def _score(model: Any, likelihood: Any, result: FitResult, data: models.Data) ->
     row |= {"loss_error": result.loss_error, "iterations": statistics.fmean(iterations) if iterations else 0.0}
     # How much the objective still fell over the last tenth of the run.
     still = statistics.fmean(losses[-2 * tenth : -tenth] or losses) - statistics.fmean(losses[-tenth:])
-    return {**row, "falling": still, "optimizer": result.optimizer, "dtype": str(data_dtype(model))}
+    return {**row, "falling": still, "optimizer": result.optimizer, "dtype": _dtype_of(model)}
 
 
-def data_dtype(model: Any) -> str:
+def _dtype_of(model: Any) -> str:
     return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
 def _predictions(found: Any, data: models.Data) -> Predictions:
-    x = data.x_test.to(found.model.train_inputs[0] if hasattr(found.model, "train_inputs") else _reference(found.model))
+    x = data.x_test.to(reference(found.model))
     mean, variance = found.mean(x), found.variance(x, include_noise=True)
     y, mean, std = (np.asarray(v.detach().double().cpu()) for v in (data.y_test, mean, variance.double().sqrt()))
     return Predictions(y, mean, std)
-
-
-def _reference(model: Any) -> torch.Tensor:
-    from rtgp.modelling.fitting import reference
-
-    return reference(model)
 
 
 def _neighbour_schedule(epochs: float, n: int) -> str:

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import io
-import os
-import platform
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
+from rtgp.provenance import COLUMNS, provenance
 from rtgp.report.files import write_text
 from rtgp.reproduce.spec import Cell, Row, Value, key_of
-
-ENVIRONMENT = ("date", "hardware", "python", "torch", "gpytorch", "rtgp")
-
-
-def environment(device: str) -> dict[str, str]:
-    """Hardware, versions and date."""
-    if torch.device(device).type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
-    else:
-        hardware = f"{_processor()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
-    versions = (platform.python_version(), torch.__version__, version("gpytorch"), version("rtgp"))
-    return dict(zip(ENVIRONMENT, (datetime.date.today().isoformat(), hardware, *versions), strict=True))
 
 
 class Results:
@@ -48,12 +31,12 @@ class Results:
 
     def add(self, cell: Cell, rows: Sequence[Row], device: str) -> None:
         """Add the rows of a finished cell; the file is replaced in one step, so a kill leaves the old one."""
-        where = environment(device)
+        where = provenance(device)
         new = [{"cell": key_of(cell), **cell, **row, **where} for row in rows]
         everything = [*self.read(), *new]
-        names = dict.fromkeys(name for row in everything for name in row if name not in ENVIRONMENT)
+        names = dict.fromkeys(name for row in everything for name in row if name not in COLUMNS)
         buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, fieldnames=[*names, *ENVIRONMENT], lineterminator="\n")
+        writer = csv.DictWriter(buffer, fieldnames=[*names, *COLUMNS], lineterminator="\n")
         writer.writeheader()
         for row in everything:
             writer.writerow({name: _text(value) for name, value in row.items()})
@@ -72,12 +55,3 @@ def _value(text: str) -> Value:
         except ValueError:
             continue
     return text
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
