@@ -26,10 +26,12 @@ from gpytorch.kernels import (
     ScaleKernel,
     SpectralMixtureKernel,
 )
+from safetensors.torch import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import rtgp
-from rtgp.errors import InputError, UnsupportedModelError
+from rtgp.errors import InputError, StorageError, UnsupportedModelError
+from rtgp.persistence import families
 from rtgp.persistence import folder as model_folder
 from rtgp.persistence.description import describe_settings, make_settings
 from rtgp.regressor import GPRegressor
@@ -170,7 +172,7 @@ def test_a_save_that_fails_leaves_what_was_there(
         replace(*arguments)
 
     monkeypatch.setattr(model_folder.os, "replace", failing)
-    with pytest.raises(InputError, match=r"could not be saved.*disk full"):
+    with pytest.raises(StorageError, match=r"could not be written.*disk full"):
         GPRegressor(kernel="matern12", steps=1).fit(*data()).save(folder)
     monkeypatch.undo()
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -180,7 +182,7 @@ def test_a_save_that_fails_leaves_what_was_there(
 
     calls = 0
     monkeypatch.setattr(model_folder.os, "replace", failing)
-    with pytest.raises(InputError):
+    with pytest.raises(StorageError):
         fitted.save(folder.parent / "new" / "model")
     if call == 1:
         assert not (folder.parent / "new").exists()
@@ -292,6 +294,13 @@ for _ in range(60):
         (("content", "fitted", "dtype_"), "float32", "training data of torch.float64"),
         (("content", "noise_is_known"), True, "makes no sense"),
         (("content", "result"), None, "makes no sense"),
+        (("content", "y_scale"), 0.0, "a scale that is not positive"),
+        (("content", "y_mean"), "float:nan", "no finite mean"),
+        (("content", "n_features_in"), 10**12, "1000000000000 input columns"),
+        (("content", "n_features_in"), "float:inf", "inf input columns"),
+        (("content", "fitted", "noise_variance_"), "float:nan", "a noise of variance nan"),
+        (("content", "fitted", "seed_"), -1, "a seed of -1"),
+        (("content", "settings", "device"), "meta", "a device 'meta'"),
     ],
 )
 def test_forged_descriptions_are_refused(place: tuple[str, ...], value: Any, words: str, folder: Path) -> None:
@@ -304,6 +313,41 @@ def test_forged_descriptions_are_refused(place: tuple[str, ...], value: Any, wor
     with pytest.raises(InputError) as caught:
         GPRegressor.load(folder)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["state.likelihood.noise_covar.raw_noise", "train_targets", "x_scale"])
+def test_numbers_that_are_none_are_refused(name: str, value: float, folder: Path) -> None:
+    """Also where the checksum fits: no NaN reaches a parameter."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].reshape(-1)[0] = value
+    save_file(tensors, folder / "model.safetensors")
+    forge(folder, lambda record: None)
+    with pytest.raises(InputError, match=rf"{name} holds NaN or infinity"):
+        GPRegressor.load(folder)
+
+
+def test_columns_that_the_description_does_not_name(tmp_path: Path) -> None:
+    kernel = ScaleKernel(RBFKernel(active_dims=(0, 2)))
+    GPRegressor(kernel=kernel, steps=1, random_state=0).fit(*data()).save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in ("state.covar_module.base_kernel.active_dims", "kernel.base_kernel.active_dims"):
+        changed = {**tensors, name: torch.tensor([0, 1_000_000])}
+        save_file(changed, tmp_path / "model.safetensors")
+        size = (tmp_path / "model.safetensors").stat().st_size
+        forge(tmp_path, lambda record, size=size: record.update(tensor_bytes=size))
+        with pytest.raises(InputError, match="is another than in the description"):
+            GPRegressor.load(tmp_path)
+
+
+def test_too_many_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gp = GPRegressor(method=rtgp.POE(expert_size=10), steps=1, random_state=0).fit(*data())
+    gp.save(tmp_path / "model")
+    monkeypatch.setattr(families, "MOST_EXPERTS", 3)
+    with pytest.raises(InputError, match=r"tensors of \[4\] experts"):
+        GPRegressor.load(tmp_path / "model")
+    with pytest.raises(UnsupportedModelError, match="Cannot save 4 experts"):
+        gp.save(tmp_path / "other")
 
 
 def test_deep_json_and_a_huge_description_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from rtgp.errors import SettingError
 from rtgp.objectives import Objective
 from rtgp.objectives.sggp import NeighbourObjective, NeighbourSettings
+from rtgp.operators.choose import SHARDED
 
 INDUCING = 1024
 EXPERT_SIZE = 1024
@@ -51,12 +52,19 @@ class POE:
 
     expert_size: points of each expert, O(expert_size^3) time for each; the last is filled up with points of the
     first. None: 1,024, or all points where there are fewer.
+    operator: "sharded" divides the experts among the ranks of `rtgp.distributed.start()`; "auto": one process has all.
     """
 
     expert_size: int | None = None
+    operator: str = "auto"
 
     def __post_init__(self) -> None:
         check_positive_integers(self, "expert_size")
+        if self.operator not in ("auto", SHARDED):
+            raise SettingError(
+                f"The 'operator' parameter of POE must be 'auto' or {SHARDED!r}: experts are divided among ranks, not "
+                f"rows. Got {self.operator!r} instead."
+            )
         if self.expert_size == 1:
             raise SettingError("The 'expert_size' parameter of POE must be at least 2. Got 1 instead.")
 

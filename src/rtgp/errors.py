@@ -33,6 +33,14 @@ class ConvergenceError(RTGPError):
     """An iterative solve that did not reach the working precision."""
 
 
+class StorageError(RTGPError):
+    """A file that could not be written: a full disk, a read-only folder. What stood there before stays."""
+
+
+class OutOfMemoryError(RTGPError, MemoryError):
+    """Work that does not fit into the memory of the machine or of the card."""
+
+
 class PrecisionWarning(UserWarning):
     """float32 cannot represent the system well enough for the result to be trusted."""
 

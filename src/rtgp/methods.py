@@ -282,7 +282,7 @@ M = TypeVar("M")
 
 def anywhere(method: M) -> M:
     """The same method on one process: what is computed does not depend on how many there are."""
-    if isinstance(method, (CG, RRCG)) and is_sharded(method.operator):
+    if isinstance(method, (CG, RRCG, POE)) and is_sharded(method.operator):
         return replace(method, operator="auto")
     return method
 

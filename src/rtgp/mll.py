@@ -13,9 +13,11 @@ from gpytorch.models import GP
 from linear_operator.operators import ConstantDiagLinearOperator
 from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
+from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import RRCG, Method, likelihood_method
 from rtgp.objectives import Batch, EstimateStats, Extras, covers
 
@@ -104,12 +106,20 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         batch = self._read(function_dist, target, *params, **kwargs)
         trained = [] if information is None else self._trained()
         extras = Extras(contrast, trained, 1.0 if information is None else information, iterations)
+        n, device = batch.form.size, str(batch.form.device)
+        what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:
-            estimate = self._objective(batch, self._call_generator(), extras)
+            with enough_memory(what, remedy_for(self.method, n, device)):
+                estimate = self._objective(batch, self._call_generator(), extras)
         except NotPositiveDefiniteError as error:
             raise NotPSDCovarianceError(str(error)) from error
+        except LinAlgError as error:  # of the preconditioner, which is made of some of the rows
+            raise NotPSDCovarianceError(
+                "A part of the covariance matrix cannot be factored: the kernel gives NaN or infinity, or is not "
+                f"positive definite in {batch.form.dtype}. Look at its formula, raise the lower bound of the noise, or "
+                "use float64."
+            ) from error
         self.last = estimate.stats
-        n = batch.form.size
         # The value of the estimate, with the gradient of the surrogate.
         loss = estimate.value + (estimate.surrogate - estimate.surrogate.detach())
         total: Tensor = self._add_other_terms(-loss.to(batch.residual.dtype), params)

@@ -22,6 +22,7 @@ from torch import Tensor
 from rtgp.baselines import SGGP
 from rtgp.datasets.dataset import Array
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
+from rtgp.memory import enough_memory
 from rtgp.methods import AnyMethod, Cholesky, resolve_method, spread_operator
 from rtgp.modelling.fitting import Data, Model, Training, clamped, is_exact, reference, train_model
 from rtgp.modelling.model import check_kernel_setting
@@ -41,6 +42,7 @@ from rtgp.posterior import MarginalPosterior, Posterior, posterior
 from rtgp.training import FitResult, choose_method
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_FEWER = "Predict fewer rows at a time; a covariance or joint samples need the square of their number"
 
 
 class GPRegressor(RegressorMixin, BaseEstimator):
@@ -158,6 +160,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self._set_fitted(model, preprocessing, dataclasses.replace(result, method_reason=reason))
         return self
 
+    @enough_memory("The prediction", _FEWER)
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> Array | tuple[Array, Array]:
@@ -179,6 +182,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
             return mean, covariance
         return mean
 
+    @enough_memory("The sample", _FEWER)
     def sample_y(
         self,
         X: Any,
@@ -205,7 +209,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     def load(cls, folder: str | Path, device: str | None = None) -> Self:
         """The estimator that was saved in `folder`, on the device it names or on another."""
         regressor = cls()
-        load_model(folder, regressor, device)
+        with enough_memory(f"The model in {str(folder)!r}", "Load it on a machine with more"):
+            load_model(folder, regressor, device)
         return regressor
 
     def _train(
@@ -269,8 +274,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return self._made[0]
 
     def _posterior_settings(self) -> dict[str, Any]:
-        spread = {"operator": spread_operator(self.method_)} if is_exact(self.model_) else {}
-        return {"seed": self.seed_, **spread}
+        return {"seed": self.seed_, "operator": spread_operator(self.method_)}
 
     def _new_inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)

@@ -18,6 +18,8 @@ from torch import Tensor
 import gp_models
 import rtgp
 import rtgp.objectives.krylov as krylov
+import rtgp.regressor  # so that no rank has to load scikit-learn
+import rtgp.training.expert_batch as expert_batch
 from gp_models import airports, make
 from rtgp import distributed
 from rtgp.kernels import read_kernel
@@ -244,6 +246,84 @@ def spread(local: str) -> str:
 
 def everything_spread() -> dict[str, dict[str, np.ndarray]]:
     return everything(spread)
+
+
+def experts(operator: str, n: int, size: int, known: bool = False, steps: int = 8, **changes: Any) -> dict[str, Any]:
+    """A product of experts, trained; what it predicts, and how many experts this rank has factors of."""
+    X, y = (array(part) for part in airports(n + 19))
+    noise = np.linspace(0.05, 0.2, n) if known else None
+    settings: dict[str, Any] = {"random_state": 0, "dtype": "float64", "steps": steps, **changes}
+    gp = rtgp.GPRegressor(method=rtgp.POE(size, operator), **settings).fit(X[:n], y[:n], noise)
+    mean, std = gp.predict(X[n:], return_std=True)
+    found = {name: np.array(gp.history_.column(name)) for name in gp.history_.columns if name != "seconds"}
+    found["parameters"] = np.concatenate([array(p).reshape(-1) for p in gp.model_.parameters()])
+    found["loss at the end"] = np.array(gp.log_marginal_likelihood_value_)
+    return {**found, "mean": mean, "std": std, "held": len(gp._posterior()._experts)}
+
+
+# Five experts; seven, with known noise; and two, fewer than three ranks.
+EXPERTS = {"five": (101, 21, False), "seven": (70, 10, True), "two": (30, 15, False)}
+
+
+def all_experts(operator: str) -> dict[str, dict[str, Any]]:
+    return {name: experts(operator, *how) for name, how in EXPERTS.items()}
+
+
+def fitted_experts(operator: str) -> Any:
+    X, y = airports(151)
+    settings: dict[str, Any] = {"random_state": 0, "dtype": "float64", "steps": 5}
+    return rtgp.GPRegressor(method=rtgp.POE(31, operator), **settings).fit(array(X), array(y))
+
+
+def saved_experts(folder: str) -> str:
+    gp = fitted_experts("sharded")
+    if distributed.world().first:
+        gp.save(f"{folder}/model")
+    return repr(gp.method_)
+
+
+def experts_apart(what: str) -> None:
+    """The last rank has another seed, a harmful learning rate, or other points to ask about."""
+    last = distributed.world().rank == distributed.world().size - 1
+    if what == "seed":
+        experts("sharded", 30, 10, random_state=int(last))
+    if what == "steps":
+        experts("sharded", 30, 10, steps=3 + last)
+    if what == "indefinite" and last:
+        expert_batch.torch = _WithoutCholesky()
+    if what == "NaN" and last:
+        expert_batch.math = _WithoutLogarithm()
+    if what in ("indefinite", "NaN"):
+        experts("sharded", 30, 10)
+    if what == "points":
+        X, y = airports(30)
+        gp = rtgp.GPRegressor(method=rtgp.POE(10, "sharded"), random_state=0, steps=2).fit(array(X), array(y))
+        gp.predict(array(X)[: 5 - last])
+
+
+class _WithoutCholesky:
+    """torch, but for a factorisation that finds the last matrix indefinite."""
+
+    def __init__(self) -> None:
+        self.linalg = self
+
+    def cholesky_ex(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        info[-1] = 3
+        return factor, info
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+class _WithoutLogarithm:
+    """math, but for a logarithm that is not a number."""
+
+    pi = nan = float("nan")
+
+    @staticmethod
+    def log(_: float) -> float:
+        return float("nan")
 
 
 COST_RANK, COST_PROBES = 64, 10

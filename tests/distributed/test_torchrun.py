@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import rtgp
 
@@ -23,13 +25,17 @@ def fit(ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    data = rtgp.datasets.load("us-airports").subset(151, 0)
+def write_table(folder: Path, n: int) -> Path:
+    data = rtgp.datasets.load("us-airports").subset(n, 0)
     frame = pd.DataFrame(data.X, columns=list(data.feature_names))
     frame["elevation"] = data.y
-    frame.to_csv(tmp_path / "air.csv", index=False)
-    return tmp_path / "air.csv"
+    frame.to_csv(folder / "air.csv", index=False)
+    return folder / "air.csv"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write_table(tmp_path, 151)
 
 
 def test_two_processes_make_the_model_that_one_makes(table: Path) -> None:
@@ -51,6 +57,37 @@ def test_two_processes_make_the_model_that_one_makes(table: Path) -> None:
     assert json.loads((folder / "two" / "fit.json").read_text())["rows"] == 151
 
 
+@pytest.mark.parametrize(
+    ("n", "ranks", "words"),
+    [
+        (151, 2, "one expert of all 151 rows, on 2 processes"),  # one rank has no expert
+        pytest.param(2051, 2, "asked for, on 2 processes", marks=pytest.mark.slow),  # three experts of 1,024
+    ],
+)
+def test_experts_on_many_processes_make_the_files_that_one_makes(
+    n: int, ranks: int, words: str, tmp_path: Path
+) -> None:
+    table = write_table(tmp_path, n)
+    asked = (str(table), "--target", "elevation", "--dtype", "float64", "--steps", "6", "--method", "poe")
+    done = fit(ranks, *asked, "--output", str(tmp_path / "many"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("log marginal likelihood") == 1
+    assert done.stderr.count("Model saved") == 1
+    assert words in " ".join(done.stdout.split())
+    data = pd.read_csv(table)
+    one = rtgp.GPRegressor(method="poe", dtype="float64", steps=6, random_state=0)
+    one.fit(data[["longitude", "latitude"]], data["elevation"].to_numpy()).save(tmp_path / "one")
+    tensors = [load_file(tmp_path / name / "model.safetensors") for name in ("many", "one")]
+    assert tensors[0].keys() == tensors[1].keys()
+    for name, tensor in tensors[1].items():
+        torch.testing.assert_close(tensors[0][name], tensor, rtol=1e-6, atol=1e-9)
+    many, alone = (json.loads((tmp_path / name / "model.json").read_text())["content"] for name in ("many", "one"))
+    assert many.keys() == alone.keys()
+    assert many["family"] == "experts"
+    for name in ("settings", "kernel", "family", "feature_names_in", "versions"):
+        assert many[name] == alone[name]
+
+
 @pytest.mark.slow
 def test_an_error_is_said_once(table: Path) -> None:
     done = fit(2, str(table), "--target", "height", "--output", str(table.parent / "model"))
@@ -61,11 +98,7 @@ def test_an_error_is_said_once(table: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    data = rtgp.datasets.load("us-airports").subset(901, 0)
-    frame = pd.DataFrame(data.X, columns=list(data.feature_names))
-    frame["elevation"] = data.y
-    frame.to_csv(tmp_path / "air.csv", index=False)
-    asked = [str(tmp_path / "air.csv"), "--target", "elevation", "--dtype", "float64"]
+    asked = [str(write_table(tmp_path, 901)), "--target", "elevation", "--dtype", "float64"]
     asked += ["--steps", "22", "--learning-rate", "0.1", "--checkpoint", str(tmp_path / "state")]
     command = [*TORCHRUN, "2", "-m", "rtgp", "fit", *asked, "--output", str(tmp_path / "model")]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

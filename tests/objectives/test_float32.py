@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import nullcontext
 
+import gpytorch
 import pytest
 import torch
 
@@ -44,7 +45,7 @@ def ill_conditioned(dtype):
     return Regression(x, y, noise_floor=1e-9).set(lengthscale=1.0, outputscale=1.0, noise=1e-7)
 
 
-@pytest.mark.parametrize("method", ["rr-cg"])
+@pytest.mark.parametrize("method", ["rr-cg", "cholesky"])
 def test_beyond_the_limit_of_float32_it_works_in_float64(method):
     """From the first call on in which float32 cannot serve, with the same draws: the answer of a model in float64."""
     found = []
@@ -60,8 +61,10 @@ def test_beyond_the_limit_of_float32_it_works_in_float64(method):
 
 @pytest.mark.parametrize("method", ["cholesky"])
 def test_beyond_the_limit_of_float32_it_says_so(method):
-    """Rounding of K exceeds the noise: a warning with a remedy, and then a right answer or an error, never NaN."""
+    """Rounding of K exceeds the noise, and its entries come in float32, from a kernel of GPyTorch's: a warning with
+    a remedy, and then a right answer or an error, never NaN."""
     model = ill_conditioned(torch.float32)
+    model.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RQKernel())
     mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=torch.Generator().manual_seed(0))
     outcomes = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 import gpytorch
@@ -14,6 +15,7 @@ from rtgp.operators import DenseOperator, TiledOperator, TritonOperator, choose,
 from rtgp.operators.choose import free_memory
 from rtgp.operators.triton import availability
 
+choose_module = importlib.import_module("rtgp.operators.choose")  # the package's own name is the function's
 N = 1000
 
 
@@ -76,15 +78,32 @@ def on_card(n: int = N, d: int = 2, dtype: torch.dtype = torch.float32) -> Kerne
 @pytest.mark.usefixtures("card")
 def test_auto_on_a_card() -> None:
     plenty = 2**40
-    assert choose(on_card(), available=plenty).operator == "dense"  # small: K stays in the cache
+    assert choose(on_card(), available=plenty).operator == "dense"
     assert choose(on_card(), available=0).operator == "triton"
-    assert choose(on_card(20_000), available=plenty).operator == "triton"
-    assert "faster" in choose(on_card(20_000), available=plenty).reason
-    assert choose(on_card(20_000, d=40), available=plenty).operator == "dense"
+    assert choose(on_card(20_000), available=plenty).operator == "dense"
+    assert "half of K needs 0.76 GiB" in choose(on_card(20_000), available=plenty).reason
+    assert "; K needs 2.98 GiB" in "; " + choose(on_card(20_000, dtype=torch.float64), available=plenty).reason
     assert choose(on_card(20_000, d=40), available=0).operator == "triton"
     assert choose(on_card(20_000, d=129), available=0).operator == "tiled"
     assert choose(on_card(20_000, dtype=torch.float64), available=0).operator == "tiled"
     assert choose(form(), available=0).operator == "tiled"  # on the CPU nothing changes
+
+
+@pytest.mark.usefixtures("card")
+def test_out_of_memory_falls_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Where storing K fails although it should have fitted, the next operator takes its place, and says so."""
+
+    def full(form: KernelForm, tile: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setitem(choose_module._OPERATORS, "dense", full)
+    monkeypatch.setitem(choose_module._OPERATORS, "triton", lambda form, tile: "the fused operator")
+    monkeypatch.setattr(choose_module, "free_memory", lambda device: 2**40)
+    with caplog.at_level(logging.WARNING, logger="rtgp"):
+        assert choose_module.make_from_form(on_card()) == "the fused operator"
+    assert "no memory left to store K(X, X)" in caplog.text
+    with pytest.raises(torch.OutOfMemoryError):
+        choose_module.make_from_form(on_card(), "dense")
 
 
 def test_a_fallback_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import triton_mode
 from rtgp.errors import InputError, SettingError
 from rtgp.kernels.formulas import MATERN, RBF, RadialFormula
 from rtgp.operators.triton import Tuning
-from rtgp.operators.triton.points import padded_width, prepare
+from rtgp.operators.triton.points import half_bytes, padded_width, prepare
 from rtgp.operators.triton.settings import arithmetic_of, split_count
 
 FORMULAS = [RBF, *MATERN.values()]
@@ -75,6 +75,23 @@ def test_symmetric_product(formula: RadialFormula, n: int, d: int, r: int, split
 
 @triton_mode.needs_triton
 @devices
+@formulas
+@pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (130, 3, 70), (129, 26, 1), (520, 5, 2)])
+def test_half_product(formula: RadialFormula, n: int, d: int, r: int, device: str) -> None:
+    from rtgp.operators.triton.half import half_product, store
+    from rtgp.operators.triton.product import product_reference
+
+    z, v = inputs(n, d, device), vectors(n, r, device)
+    stored = store(prepare(formula.name, z, None, 4))
+    assert stored.high.nbytes + stored.low.nbytes == half_bytes(n)
+    got = half_product(stored, v)
+    assert got.shape == (n, r)
+    assert got.dtype == torch.float32
+    assert error(got, product_reference(formula, z, z, v)) <= 1e-5
+
+
+@triton_mode.needs_triton
+@devices
 @pytest.mark.parametrize("n, r", [(1, 1), (17, 11), (130, 70), (300, 2)])
 @pytest.mark.parametrize("size", [1.0, 1e3])
 def test_stored_product(n: int, r: int, size: float, device: str) -> None:
@@ -87,6 +104,23 @@ def test_stored_product(n: int, r: int, size: float, device: str) -> None:
     got = stored_product(matrix, v, float(matrix.diagonal().max()))
     assert got.shape == (n, r)
     assert got.dtype == torch.float32
+    assert error(got, stored_reference(matrix, v)) <= 1e-5
+
+
+@triton_mode.needs_triton
+@devices
+@pytest.mark.parametrize("m, n, r", [(5, 300, 3), (300, 5, 12), (70, 129, 1), (1, 1, 1)])
+def test_rectangular_stored_product(m: int, n: int, r: int, device: str) -> None:
+    """Right-hand sides whose size changes by orders of magnitude from tile to tile, and columns of zeros."""
+    from rtgp.operators.triton.stored import stored_product, stored_reference
+
+    generator = torch.Generator().manual_seed(0)
+    matrix = (torch.rand(m, n, generator=generator) - 0.5).to(device)
+    v = vectors(n, r, device)
+    v[: n // 2] *= 1e-6
+    v[:, r // 2] *= 0.0 if r > 1 else 1e20
+    got = stored_product(matrix, v, 0.5)
+    assert got.shape == (m, r)
     assert error(got, stored_reference(matrix, v)) <= 1e-5
 
 

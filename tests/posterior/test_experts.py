@@ -16,7 +16,8 @@ from rtgp.modelling.fitting import disjoint_subsets
 from rtgp.modelling.model import RegressionModel, make_likelihood
 from rtgp.models import ExpertsModel
 from rtgp.training import experts as training
-from rtgp.training.experts import _Group, median_hyperparameters, train_experts
+from rtgp.training.expert_batch import ExpertBatch
+from rtgp.training.experts import median_hyperparameters, train_experts
 
 SIZE = 30
 
@@ -94,8 +95,10 @@ def test_subsets_are_disjoint_and_the_last_is_filled_up_from_the_first() -> None
 @pytest.mark.parametrize("known", [False, True])
 def test_losses_and_gradients_are_those_of_each_expert_alone(known: bool) -> None:
     model = experts(3, known)
-    group = _Group(model.experts)
-    losses = group.evaluate()
+    group = ExpertBatch(model.experts)
+    losses, squares, failed = group.evaluate().T
+    assert not failed.any()
+    torch.testing.assert_close(group.losses()[:, 0], losses, rtol=0, atol=0)
     for k, expert in enumerate(model):
         mll = rtgp.MarginalLogLikelihood(expert.likelihood, expert.train(), "cholesky")
         loss = -mll(expert(expert.train_inputs[0]), expert.train_targets)
@@ -103,6 +106,8 @@ def test_losses_and_gradients_are_those_of_each_expert_alone(known: bool) -> Non
         assert float(losses[k]) == pytest.approx(float(loss.detach()), rel=1e-10)
         for name, parameter in expert.named_parameters():
             torch.testing.assert_close(group._parameters[k][name].grad, parameter.grad, rtol=1e-7, atol=1e-10)
+        leaves = [coordinate.leaf.grad for coordinate in group._coordinates[k]]
+        assert float(squares[k]) == pytest.approx(sum(float(leaf.square().sum()) for leaf in leaves), rel=1e-12)
 
 
 def test_experts_are_trained_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:

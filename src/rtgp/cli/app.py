@@ -16,6 +16,7 @@ from rtgp.cli.plan import plan
 from rtgp.cli.predict import predict
 from rtgp.cli.reproduce import reproduce
 from rtgp.cli.terminal import command, set_debug
+from rtgp.provenance import __version__
 
 app = typer.Typer(
     name="rtgp",
@@ -23,8 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 unexpected failure, 2 bad input. Results go to the standard output, all else to the "
-    "standard error.",
+    epilog="Exit codes: 0 done, 1 failure (a full disk, too little memory, or unexpected), 2 bad input. Results go to "
+    "the standard output, all else to the standard error.",
 )
 for function in (demo, fit, predict, compare, info, diagnose, reproduce, plan):
     app.command()(command(function))
@@ -32,9 +33,7 @@ for function in (demo, fit, predict, compare, info, diagnose, reproduce, plan):
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"rtgp {version('rtgp')}")
+        typer.echo(f"rtgp {__version__}")
         raise typer.Exit()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtgp.datasets import Dataset, Table, load, names, read_table
 from rtgp.errors import InputError
+from rtgp.persistence.folder import DESCRIPTION_FILE
 from rtgp.report.files import write_text
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 FIT_FILE = "fit.json"  # beside the model: where it came from
 LEAST_ROWS = 2
+_LARGEST_RECORD = 2**24  # bytes
 
 
 def read_data(data: str, target: str | None, header: bool | None, data_dir: Path | None) -> Dataset:
@@ -76,7 +79,7 @@ def check_model_output(folder: Path, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"The output {str(folder)!r} is a file. Expected the name of a folder for the model.")
     if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / "model.json").is_file():
+        if not (folder / DESCRIPTION_FILE).is_file():
             raise InputError(f"The folder {str(folder)!r} holds other files and no model. Name another folder.")
         if not overwrite:
             raise InputError(f"The folder {str(folder)!r} already holds a model. Add --overwrite to replace it.")
@@ -97,16 +100,29 @@ def check_checkpoint(folder: Path, output: Path) -> None:
 
 def write_fit_record(folder: Path, record: dict[str, Any]) -> None:
     """Where the model in `folder` came from."""
+    record = {**record, "model": _digest(folder)}
     write_text(folder / FIT_FILE, json.dumps(record, indent=1) + "\n")
 
 
 def read_fit_record(folder: Path) -> dict[str, Any]:
-    """What `write_fit_record` wrote; nothing where there is none, for the model is complete without it."""
+    """What `write_fit_record` wrote; nothing where there is none, for the model is complete without it.
+
+    Nor where it is of another model: the process may have been killed after it saved this one.
+    """
+    path = folder / FIT_FILE
     try:
-        record = json.loads((folder / FIT_FILE).read_text(encoding="utf-8"))
+        if not path.is_file() or path.stat().st_size > _LARGEST_RECORD:
+            return {}
+        record = json.loads(path.read_text(encoding="utf-8"))
+        known = isinstance(record, dict) and record.get("model", _digest(folder)) == _digest(folder)
     except (OSError, ValueError, RecursionError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return record if known else {}
+
+
+def _digest(folder: Path) -> str:
+    """Of the description of the model, which holds the checksum of all of it."""
+    return hashlib.sha256((folder / DESCRIPTION_FILE).read_bytes()).hexdigest()
 
 
 def _column(target: str | None, table: Table) -> str | int | None:

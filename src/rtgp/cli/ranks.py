@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rtgp import distributed
+from rtgp.baselines import POE
 from rtgp.cli.terminal import FAILURE, say_of_rank, set_rank
 from rtgp.distributed import Group
 from rtgp.methods import CG, RRCG, AnyMethod
 
-_SPREAD: dict[str, type[CG] | type[RRCG]] = {"auto": RRCG, "rr-cg": RRCG, "cg": CG}
+_SPREAD: dict[str, type[CG] | type[RRCG] | type[POE]] = {"auto": RRCG, "rr-cg": RRCG, "cg": CG, "poe": POE}
 
 
 @contextmanager

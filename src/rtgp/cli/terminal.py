@@ -18,12 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rtgp.distributed import is_everywhere
-from rtgp.errors import RTGPError
+from rtgp.errors import OutOfMemoryError, RTGPError, StorageError
+from rtgp.memory import enough_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 BAD_INPUT, FAILURE = 2, 1
+_OF_THE_MACHINE = (StorageError, OutOfMemoryError)  # the input is good: the same command may work elsewhere
 _debug: ContextVar[bool] = ContextVar("rtgp_debug", default=False)
 _rank: ContextVar[int] = ContextVar("rtgp_rank", default=0)
 
@@ -59,17 +61,19 @@ def _print(words: str) -> None:
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
-    """A command whose failures are one sentence and an exit code: 2 for bad input, 1 for anything unexpected."""
+    """A command whose failures are one sentence and an exit code: 2 for bad input, 1 for a full disk, a lack of memory
+    and anything unexpected."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with _plain_warnings():
+            with _plain_warnings(), enough_memory("The work", "Take fewer rows, or a machine with more memory"):
                 return function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except RTGPError as error:
-            raise _fail(str(error), BAD_INPUT, is_everywhere(error)) from error
+            code = FAILURE if isinstance(error, _OF_THE_MACHINE) else BAD_INPUT
+            raise _fail(str(error), code, is_everywhere(error)) from error
         except BrokenPipeError:  # the reader of our output has gone: nothing to say, and nobody to say it to
             raise
         except Exception as error:

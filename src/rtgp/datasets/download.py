@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import shutil
 import tempfile
 import urllib.request
 from pathlib import Path
+from typing import IO
 
 from rtgp.errors import InputError
 
 TIMEOUT = 60.0  # seconds without an answer
+LARGEST = 2**30  # bytes; the largest of the named sets has 20 MiB
+_CHUNK = 2**20
 
 
 def download(url: str, sha256: str, path: Path) -> None:
@@ -24,7 +26,7 @@ def download(url: str, sha256: str, path: Path) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
         part = Path(temporary)
         with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            shutil.copyfileobj(answer, file)
+            _copy(answer, file, url, remedy)
         with part.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != sha256:
@@ -35,3 +37,12 @@ def download(url: str, sha256: str, path: Path) -> None:
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
+
+
+def _copy(answer: IO[bytes], file: IO[bytes], url: str, remedy: str) -> None:
+    left = LARGEST
+    while chunk := answer.read(_CHUNK):
+        left -= len(chunk)
+        if left < 0:
+            raise InputError(f"{url}: more than {LARGEST / 2**30:.0f} GiB came; it was discarded. {remedy}")
+        file.write(chunk)

@@ -58,6 +58,11 @@ class Group:
     def __deepcopy__(self, memo: object) -> Group:
         return self  # there is but one
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether anything is sent: in a group of one process, too, that was started as one of several could be."""
+        return self._group is not None
+
     def gather_rows(self, own: Tensor, n: int, stamp: Tensor | None = None) -> Tensor:
         """(n, ...) on every rank, from each rank's own rows (m, ...), in one all-gather.
 
@@ -125,11 +130,12 @@ class Group:
     def check_products(self) -> None:
         """Raise if ranks were found to have multiplied different numbers; on a card that is looked at here only."""
         if self._differed is not None and bool(self._differed):
-            self._differed = None
+            self._differed.zero_()
             raise everywhere(
                 DisagreementError(
-                    "The ranks no longer work on the same numbers: the right-hand sides of a product differ between "
-                    "them. Expected every rank to run the same program on the same data and the same kind of hardware."
+                    "The ranks no longer work on the same numbers: the right-hand sides of a product, or the points of "
+                    "a prediction, differ between them. Expected every rank to run the same program on the same data "
+                    "and the same kind of hardware."
                 )
             )
 
@@ -199,7 +205,9 @@ class Group:
 
     def _compare(self, stamps: Tensor) -> None:
         differed = (stamps != stamps[0]).any()
-        self._differed = differed if self._differed is None else self._differed | differed
+        if self._differed is None:
+            self._differed = torch.zeros((), dtype=torch.bool, device=stamps.device)
+        self._differed.logical_or_(differed)  # in place: it outlives the memory of a recorded run
         if stamps.device.type == "cpu":  # a card would have to be waited for
             self.check_products()
 

@@ -15,11 +15,9 @@ from rtgp.solvers.lanczos import log_quadrature_series
 
 def log_det(result: CGResult, columns: slice, draw: int, preconditioner_logdet: Tensor) -> Tensor:
     """log|A| from probes of covariance P (one estimate for each, (p,)), with the weights of a draw."""
-    # On the CPU: a long chain of operations on few numbers.
-    series = log_quadrature_series(result.gamma[:, columns].cpu(), result.beta[:, columns].cpu())  # (J, p)
-    total = (result.weights[:, draw, None].cpu() * series).sum(0)
-    device = result.squares.device
-    return result.squares[0, columns] * total.to(device) + preconditioner_logdet.to(device)
+    series = log_quadrature_series(result.gamma[:, columns], result.beta[:, columns])  # (J, p)
+    total = (result.weights[:, draw, None] * series).sum(0)
+    return result.squares[0, columns] * total + preconditioner_logdet.to(total.device)
 
 
 def inverse_quadratic(result: CGResult, column: int, draw: int) -> Tensor:

@@ -41,8 +41,9 @@ def check_probe_kind(kind: str) -> None:
         raise SettingError(f"The 'probe_kind' parameter must be one of {names}. Got {kind!r} instead.")
 
 
-def random_signs(n: int, count: int, generator: torch.Generator | None) -> Tensor:
-    return torch.randint(0, 2, (n, count), generator=generator).double().mul_(2.0).sub_(1.0)
+def random_signs(n: int, count: int, generator: torch.Generator | None, device: torch.device | str = "cpu") -> Tensor:
+    """(n, count) float64; drawn on the CPU, made into numbers on the device."""
+    return torch.randint(0, 2, (n, count), generator=generator).to(device).double().mul_(2.0).sub_(1.0)
 
 
 def draw_probes(
@@ -58,7 +59,7 @@ def draw_probes(
     if kind == "gaussian":
         white = torch.randn(n, count, dtype=torch.float64, generator=generator).to(device)
     else:
-        white = random_signs(n, count, generator).to(device)
+        white = random_signs(n, count, generator, device)
     if kind != "preconditioner":
         z = white.to(dtype)
         return Probes(z, z)

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from rtgp.kernels.formulas import RadialFormula, squared_distances
+from rtgp.kernels.formulas import (
+    RadialFormula,
+    centre,
+    difference_sums,
+    squared_difference_products,
+    squared_distances,
+)
 
 Index = slice | Tensor  # which rows or columns: a slice, or an int64 tensor of positions
 Gradients = list[Tensor]  # one float64 accumulator per tensor of a form, in order
@@ -106,7 +112,7 @@ class Stationary(KernelForm):
         self.size, self.dtype, self.device = x.shape[0], dtype, x.device
         # Only differences matter: centring keeps the expanded squares small.
         x = x.double()
-        self.z = (x - x.detach().mean(0)) / lengthscale.double()  # (n, d)
+        self.z = (x - centre(x.detach())) / lengthscale.double()  # (n, d)
         self._z = self.z.detach()
 
     @property
@@ -136,26 +142,17 @@ class Stationary(KernelForm):
         # In float64: the same H enters both terms of each difference, so that nothing is lost in it.
         h = self._slope(rows, cols, block).mul_(weight).double()
         z_rows, z_cols = self._z[rows], self._z[cols]
-        into[0][rows] += 2.0 * (h.sum(1, keepdim=True) * z_rows - h @ z_cols)
-        into[0][cols] += 2.0 * (h.sum(0)[:, None] * z_cols - h.T @ z_rows)
+        into[0][rows] += 2.0 * difference_sums(h, z_rows, z_cols)
+        into[0][cols] += 2.0 * difference_sums(h.T, z_cols, z_rows)
 
     def derivatives(
         self, rows: Index, cols: Index, v: Tensor, block: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        # dK/dl_a = 2 slope (z_ia - z_ja)^2 (-1 / l_a): one product with 2 d + 1 columns instead of n^2 d elementwise
-        # work. The three terms of each square cancel for near points only, which contribute least.
+        # dK/dl_a = 2 slope (z_ia - z_ja)^2 (-1 / l_a)
         if self.raw_lengthscale is None:
             return
-        h = self._slope(rows, cols, block)
-        (k, d), r = self._z[cols].shape, v.shape[1]
-        z_rows, z_cols = self._z[rows].to(v.dtype), self._z[cols].to(v.dtype)
-        powers = torch.cat([z_cols.new_ones(k, 1), z_cols, z_cols.square()], dim=1)  # (k, 2 d + 1)
-        products = h @ (powers[:, :, None] * v[:, None, :]).reshape(k, -1)
-        products = products.reshape(-1, 2 * d + 1, r)
-        plain, linear, square = products[:, :1], products[:, 1 : d + 1], products[:, d + 1 :]
-        za = z_rows[:, :, None]
-        parts = za.square() * plain - 2.0 * za * linear + square  # (m, d, r)
-        yield self.raw_lengthscale.parameter, self._chain(parts.movedim(1, 0).double() * -2.0).to(self.dtype)
+        parts = squared_difference_products(self._z[rows], self._z[cols], self._slope(rows, cols, block), v)
+        yield self.raw_lengthscale.parameter, self._chain(parts.double() * -2.0).to(self.dtype)
 
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         if self.raw_lengthscale is None:

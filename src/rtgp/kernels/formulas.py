@@ -55,9 +55,14 @@ def _matern12_slope(squared: Tensor) -> Tensor:
     return slope.masked_fill_(distance == 0, 0.0)
 
 
+def _scaled(squared: Tensor, factor: float) -> Tensor:
+    """factor * distance, in place, as far as it counts: beyond, a polynomial times what is left of exp would grow."""
+    return squared.sqrt_().mul_(factor).clamp_max_(-_SMALLEST_EXPONENT[squared.dtype])
+
+
 def _matern32_value(squared: Tensor) -> Tensor:
-    scaled = squared.sqrt_().mul_(_SQRT3)
-    return _exp(-scaled).mul_(scaled.add_(1.0))
+    scaled = _scaled(squared, _SQRT3)
+    return scaled.neg().exp_().mul_(scaled.add_(1.0))
 
 
 def _matern32_slope(squared: Tensor) -> Tensor:
@@ -65,13 +70,13 @@ def _matern32_slope(squared: Tensor) -> Tensor:
 
 
 def _matern52_value(squared: Tensor) -> Tensor:
-    scaled = squared.sqrt_().mul_(_SQRT5)
-    return _exp(-scaled).mul_(scaled.square().div_(3.0).add_(scaled).add_(1.0))
+    scaled = _scaled(squared, _SQRT5)
+    return scaled.neg().exp_().mul_(scaled.square().div_(3.0).add_(scaled).add_(1.0))
 
 
 def _matern52_slope(squared: Tensor) -> Tensor:
-    scaled = squared.sqrt_().mul_(_SQRT5)
-    return _exp(-scaled).mul_(scaled.add_(1.0)).mul_(-5.0 / 6.0)
+    scaled = _scaled(squared, _SQRT5)
+    return scaled.neg().exp_().mul_(scaled.add_(1.0)).mul_(-5.0 / 6.0)
 
 
 RBF = RadialFormula("rbf", _rbf_value, _rbf_slope, slope_from_value=lambda value: value * -0.5)
@@ -83,6 +88,7 @@ MATERN = {0.5: MATERN12, 1.5: MATERN32, 2.5: MATERN52}
 
 # Up to this many inputs the differences are formed one by one: exact, and cheaper than a product.
 _DIRECT_DIMENSIONS = 4
+_DIRECT_NUMBERS = 2**21  # or so many of them at once, which take 16 MiB: a row or two of K
 # Below this fraction of |a|^2 + |b|^2 an expanded square has lost half of its digits.
 _CANCELLED = 1e-6
 
@@ -96,6 +102,8 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape[1] <= _DIRECT_DIMENSIONS:
         return _from_differences(a, b)
+    if a.shape[0] * b.shape[0] * a.shape[1] <= _DIRECT_NUMBERS and min(a.shape[0], b.shape[0]) <= 2:
+        return (a[:, None] - b[None]).square_().sum(-1)
     norm_a = a.square().sum(1, keepdim=True)  # (m, 1)
     norm_b = b.square().sum(1, keepdim=True)  # (k, 1)
     left = torch.cat([a.mul(-2.0), norm_a, torch.ones_like(norm_a)], dim=1)  # (m, d + 2)
@@ -116,3 +124,54 @@ def _from_differences(a: Tensor, b: Tensor) -> Tensor:
         difference = a[:, k, None] - b[None, :, k]
         result.addcmul_(difference, difference)
     return result
+
+
+_SAMPLE = 1000  # rows whose median stands for that of all
+
+
+def centre(x: Tensor) -> Tensor:
+    """A point among the rows of x (n, d), (d,): the median, about.
+
+    Not the mean: a row that is 10^6 times as far away as the others would move it, and what the others are apart would
+    be a small difference of large numbers, for them all.
+    """
+    rows: Tensor = x[:: max(1, x.shape[0] // _SAMPLE)].sort(0).values
+    return rows[rows.shape[0] // 2]
+
+
+_FAR = 30.0  # lengthscales from the centre
+
+
+def difference_sums(h: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """sum_j h_ij (a_i - b_j), (m, d), for h (m, n), a (m, d), b (n, d), all float64.
+
+    By two products, unless points are so far from the centre that near ones, with large h, would be lost in them.
+    """
+    if max(_largest(a), _largest(b)) <= _FAR**2:
+        return h.sum(1, keepdim=True) * a - h @ b
+    parts = [(a[:, k, None] - b[None, :, k]).mul_(h).sum(1) for k in range(a.shape[1])]
+    return torch.stack(parts, dim=1)
+
+
+def _largest(a: Tensor) -> float:
+    return float(a.square().max()) if a.numel() else 0.0
+
+
+# Up to this relative error the products below are taken from expanded squares.
+_ROUNDED = 1e-3
+
+
+def squared_difference_products(a: Tensor, b: Tensor, h: Tensor, v: Tensor) -> Tensor:
+    """sum_j h_ij (a_ik - b_jk)^2 v_j for each input k, (d, m, r); a (m, d) and b (n, d) float64, h (m, n), v (n, r)."""
+    (n, d), r = b.shape, v.shape[1]
+    if max(_largest(a), _largest(b)) * torch.finfo(v.dtype).eps > _ROUNDED:
+        # Far from the centre, in lengthscales, near points are lost in the squares: one product for each input.
+        parts = [((a[:, k, None] - b[None, :, k]).square_().to(v.dtype) * h) @ v for k in range(d)]
+        return torch.stack(parts)
+    a, b = a.to(v.dtype), b.to(v.dtype)
+    # One product with 2 d + 1 columns instead of n^2 d elementwise work.
+    powers = torch.cat([b.new_ones(n, 1), b, b.square()], dim=1)  # (n, 2 d + 1)
+    products = (h @ (powers[:, :, None] * v[:, None, :]).reshape(n, -1)).reshape(-1, 2 * d + 1, r)
+    plain, linear, square = products[:, :1], products[:, 1 : d + 1], products[:, d + 1 :]
+    a = a[:, :, None]
+    return (a.square() * plain - 2.0 * a * linear + square).movedim(1, 0)

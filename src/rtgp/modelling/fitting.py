@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.errors import SettingError
+from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import AnyMethod, Cholesky
 from rtgp.modelling.model import RegressionModel, new_model
 from rtgp.models import ExpertsModel, VariationalModel
@@ -62,9 +63,11 @@ def train_model(data: Data, kernel: str | Kernel, method: AnyMethod, training: T
                 "an exact Gaussian process, such as 'rr-cg'."
             )
         check_settings(training.steps, training.learning_rate, training.seed)
-        if isinstance(method, SVGP):
-            return _train_svgp(data, kernel, method, training)
-        return _train_poe(data, kernel, method, training)
+        what = f"Training by {type(method).__name__} on {data.n:,} points"
+        with enough_memory(what, remedy_for(method, data.n, str(data.x.device))):
+            if isinstance(method, SVGP):
+                return _train_svgp(data, kernel, method, training)
+            return _train_poe(data, kernel, method, training)
     model = new_model(data.x, data.y, kernel, data.noise)
     result = fit(
         model,

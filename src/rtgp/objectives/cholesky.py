@@ -7,12 +7,32 @@ import math
 import torch
 from torch import Tensor
 
+from rtgp.errors import OutOfMemoryError
+from rtgp.kernels import KernelForm
+from rtgp.memory import available_memory
 from rtgp.objectives.information import average_information
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
-from rtgp.operators import make_from_form
+from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
-from rtgp.solvers.cholesky import assemble, cholesky_factor
+from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
 from rtgp.solvers.system import warn_of_rounding
+
+_WORTH_ASKING = 2**28  # bytes
+# Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
+_LIMIT = 1e5
+
+
+def _check_memory(form: KernelForm) -> None:
+    """Before the system, which promises more memory than it has, ends the process without a word."""
+    needed = 2 * form.size**2 * form.dtype.itemsize
+    if needed < _WORTH_ASKING or form.device.type != "cpu":
+        return
+    left = available_memory()
+    if needed > left:
+        raise OutOfMemoryError(
+            f"Cholesky on {form.size:,} points needs {needed / 2**30:.1f} GiB; {left / 2**30:.1f} GiB are left. "
+            "Take method='rr-cg', which aims at the same optimum in memory that grows as n."
+        )
 
 
 class CholeskyObjective:
@@ -34,8 +54,9 @@ class CholeskyObjective:
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
     ) -> LossEstimate:
-        system = WhitenedSystem(make_from_form(batch.form, "tiled"), batch.noise)
-        self._warned = self._warned or warn_of_rounding(system.kernel_diagonal(), system.dtype)
+        form = self._form(batch)
+        _check_memory(form)
+        system = WhitenedSystem(make_from_form(form, "tiled"), batch.noise)
         factor = cholesky_factor(assemble(system))
         residual = system.whiten(batch.residual.detach()[:, None].to(system.dtype))
         alpha = torch.cholesky_solve(residual, factor)  # (n, 1)
@@ -59,15 +80,25 @@ class CholeskyObjective:
         )
         return LossEstimate(surrogate, value, stats, information=information)
 
+    def _form(self, batch: Batch) -> KernelForm:
+        """In the precision of the model; in float64 where that cannot serve, and the kernel can be computed in it."""
+        diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
+        wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
+        self._warned = self._warned or warn_of_rounding(diagonal, batch.form.dtype, wide is not None)
+        return batch.form if wide is None or 1.0 + float(diagonal.sum()) <= _LIMIT else wide
+
     @staticmethod
     def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:
         # dL/dK = 1/2 S (A^-1 - alpha alpha^T) S
-        inverse = torch.cholesky_inverse(factor, out=factor)
+        # LAPACK's is the faster on a CPU.
+        assert isinstance(system.operator, TiledOperator)
+        tile = system.operator.tile
+        inverse = invert_in_place(factor, tile) if factor.is_cuda else torch.cholesky_inverse(factor, out=factor)
         s = system.noise.rsqrt().to(system.dtype)
         scaled_alpha = alpha * s
 
         def weight(rows: slice, cols: slice) -> Tensor:
-            block = inverse[rows, cols] * s[rows, None] * s[cols]
+            block = inverse[cols, rows].T * s[rows, None] * s[cols]  # on or below the diagonal of tiles
             return block.addr_(scaled_alpha[rows], scaled_alpha[cols], alpha=-1.0).mul_(0.5)
 
         noise_weights = 0.5 * (inverse.diagonal().double() / system.noise - scaled_alpha.double().square())

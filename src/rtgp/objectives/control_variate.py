@@ -48,8 +48,11 @@ class NystroemControl:
     ) -> NystroemControl:
         """From L (n, k) and the m >= k pivots it was made from: with K_nI = L L_I^T, B = L_I (L_I^T L_I)^-1 L^T."""
         group = preconditioner.group
-        q, r = torch.linalg.qr(group.take(factor, pivots, preconditioner.size))  # (m, k), (k, k)
-        t = torch.linalg.solve_triangular(r, q.T, upper=True).T  # L_I (L_I^T L_I)^-1 = q r^-T
+        at_pivots = group.take(factor, pivots, preconditioner.size)  # L_I, (m, k)
+        # An error in B changes M, which may be anything fixed: the normal equations will do.
+        gram = at_pivots.T @ at_pivots
+        gram.diagonal().mul_(1.0 + 1e-12)
+        t = torch.cholesky_solve(at_pivots.T, torch.linalg.cholesky(gram)).T
         return cls(preconditioner, pivots, t @ group.sum(factor.T @ preconditioner.basis), dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -71,7 +74,9 @@ class NystroemControl:
         seen = self.b @ group.sum(self.preconditioner.basis.T @ duals[own].double())  # B P^-1 z, (m, p)
         total = float(weights.sum())
         # On K_nI: twice the difference of z^T P^-1 B^T and its mean; that on K_II is taken from the pivots' rows.
-        cross = torch.addmm(self._cross, duals[own], (seen * weights).T.to(duals.dtype), beta=-total)
+        cross = duals[own] @ (seen * weights).T.to(duals.dtype)
+        if total != 0.0:
+            cross.add_(self._cross, alpha=-total)
         here, place = group.among_own(self.pivots, system.size)
         cross[place] -= (0.5 * ((seen * weights) @ seen.T - total * self._core)).to(cross.dtype)[here]
         scale = system.noise.rsqrt().to(cross.dtype)

@@ -13,16 +13,19 @@ from torch import Tensor
 
 from rtgp.estimators import ProbeKind, draw_probes
 from rtgp.kernels import KernelForm
+from rtgp.kernels.likeness import common_rounding
 from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
 from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators import group_for, make_from_form
+from rtgp.operators.triton.availability import usable
 from rtgp.solvers import (
     IdentityPreconditioner,
     LowRankPlusIdentity,
     Output,
     PivotedCholesky,
+    Recordings,
     WhitenedSystem,
     conjugate_gradients,
 )
@@ -61,9 +64,13 @@ class KrylovObjective:
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
+        self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
+        self._recordings = Recordings()
 
     def reset(self) -> None:
         self._warned = False
+        self._system = None
+        self._recordings.clear()
         self._upkeep.reset()
         self._last_solve = None
 
@@ -86,7 +93,7 @@ class KrylovObjective:
 
     def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
         extras = Extras() if extras is None else extras
-        system = WhitenedSystem(make_from_form(self._form(batch), self.settings.operator), batch.noise)
+        system = self._system_of(self._form(batch), batch.noise)
         self._forget_other_systems(system)
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
@@ -149,7 +156,15 @@ class KrylovObjective:
             outputs = [Output(k, None) for k in range(v.shape[1])]
             ends, tolerance = fixed(extras.iterations), extras.tolerance
             run = conjugate_gradients(
-                system.matmul, v, ends, outputs, preconditioner, reference=reference, tolerance=tolerance
+                system.matmul,
+                v,
+                ends,
+                outputs,
+                preconditioner,
+                reference=reference,
+                tolerance=tolerance,
+                chunk=system.chunk,
+                recordings=self._recordings,
             )
             return run.solutions
 
@@ -158,12 +173,21 @@ class KrylovObjective:
         alpha = system.whiten(begin + solve(system.remainder(target, begin), {0: float(system.size)}))
         return average_information(batch, system, alpha, solve, extras.parameters)
 
+    def _system_of(self, form: KernelForm, noise: Tensor) -> WhitenedSystem:
+        """The one of the last call in the same memory, or a new one."""
+        if self._system is not None and self._system.renew(form, noise):
+            return self._system
+        self._system = None
+        self._recordings.clear()  # its memory is free for the new one
+        return WhitenedSystem(make_from_form(form, self.settings.operator), noise)
+
     def _form(self, batch: Batch) -> KernelForm:
         """In the precision of the model; from the first call on in which that cannot serve, in float64."""
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
         if not self._warned:
             diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
-            self._warned = warn_of_rounding(diagonal, batch.form.dtype, wide is not None)
+            factor = 1.0 if wide is None else common_rounding(batch.form)
+            self._warned = warn_of_rounding(diagonal, batch.form.dtype, wide is not None, factor)
         return wide if self._warned and wide is not None else batch.form
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:
@@ -173,6 +197,7 @@ class KrylovObjective:
             self.reset()
             self._warned = warned
         self._kind = kind
+        self._system = system if usable(system.device) else None
 
     def _probe_kind(self) -> ProbeKind:
         return "preconditioner" if self.frozen else self.settings.probe_kind
@@ -217,6 +242,8 @@ class KrylovObjective:
             reference={0: float(n)},
             tolerance=settings.tolerance,
             keep_basis=value_columns if self.frozen else None,
+            chunk=system.chunk,
+            recordings=self._recordings,
         )
         return KrylovRun(system, preconditioner, truncation, probes, value_columns, target, start, remainder, result)
 

@@ -19,11 +19,14 @@ from torch import Tensor
 from rtgp.distributed import Group
 from rtgp.objectives.control_variate import NystroemControl
 from rtgp.objectives.protocol import State
+from rtgp.operators.choose import free_memory
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
 
 _SAMPLE = 256  # points on which the drift of the kernel is watched
 _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
 _SHARE = 4  # the rank is at most n over this
+_MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
+_BYTES = 48  # for each row and column of the factor: the factor, Q in both precisions and layouts, and what is passing
 _CALLS_PER_BUILD = 3.0  # at least: the first ones are worn out by the first, large steps
 
 
@@ -41,7 +44,7 @@ def build_cost(n: int, rank: int) -> float:
 class _Held:
     preconditioner: LowRankPlusIdentity
     decay: float  # the eigenvalues of A fall like rank^-decay
-    sample: Tensor  # (m, m): the kernel on the sample when the preconditioner was made, in units of the noise
+    sample: Tensor  # (m, m): the kernel on the sample when it was made, in units of the noise; empty if not watched
     control: NystroemControl | None
     calls: int = 0
     fresh: int = 0  # iterations of the first run with it
@@ -73,15 +76,20 @@ class Upkeep:
         if held is not None and (keep or not self._worn_out(held, system)):
             return held.preconditioner, False
         rank = self._rank(system.size)
+        if self.settings.rank is None:
+            rank = min(rank, largest_rank(system))
         course: list[tuple[int, float]] = []
         diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
         pivots: list[Tensor] = []
         factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course, pivots, group)
         made = LowRankPlusIdentity(factor, system.dtype, group, system.size)
+        if held is not None and held.preconditioner.renew(made):
+            made = held.preconditioner
         control = None
         if self._with_control and pivots:
             control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
-        self._held = _Held(made, _decay(course), _sample(system), control)
+        sample = _sample(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64)
+        self._held = _Held(made, _decay(course), sample, control)
         self._builds += 1
         return self._held.preconditioner, True
 
@@ -152,6 +160,13 @@ class Upkeep:
             if "control_b" in state:
                 control = NystroemControl.from_state_dict(preconditioner, state, dtype)
             self._held = _Held(preconditioner, float(state["decay"]), sample, control, *counts)
+
+
+def largest_rank(system: WhitenedSystem) -> int:
+    """Beyond which a preconditioner would not fit into memory."""
+    own = system.group.own(system.size)
+    rows: int = max(1, own.stop - own.start)
+    return max(1, int(_MEMORY_SHARE * free_memory(system.device)) // (_BYTES * rows))
 
 
 def _decay(course: list[tuple[int, float]]) -> float:

@@ -37,9 +37,15 @@ class BlockOperator(ABC):
     def hyperparameters(self) -> tuple[Tensor, ...]:
         return self.form.hyperparameters
 
+    def renew(self, form: KernelForm) -> bool:
+        return False
+
     @abstractmethod
     def matmul(self, v: Tensor) -> Tensor:
         """K v, (n, r) -> (n, r)."""
+
+    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+        return self.matmul(v * s[:, None]).mul_(s[:, None]).add_(v)
 
     def wide_matmul(self, v: Tensor) -> Tensor:
         v = columns(v, self.form.size)

@@ -14,26 +14,30 @@ from torch import Tensor
 from rtgp.distributed import Group, world
 from rtgp.errors import SettingError
 from rtgp.kernels import KernelForm, read_kernel
+from rtgp.memory import available_memory
 from rtgp.operators.dense import DenseOperator
 from rtgp.operators.protocol import KernelOperator
 from rtgp.operators.sharded import ShardedOperator
 from rtgp.operators.tiled import TiledOperator
-from rtgp.operators.triton import SUPPORTED, TritonOperator, supported
-from rtgp.operators.triton.availability import stationary
+from rtgp.operators.triton import SUPPORTED, HalfOperator, TritonOperator, half_bytes, supported
 
 _log = logging.getLogger("rtgp")
 
 _TILE = {"cpu": 1024, "cuda": 4096}
 _MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
-_UNKNOWN_MEMORY = 4 * 2**30  # assumed where the system does not tell (outside Linux)
 
-# Where "auto" leaves a stored K for the fused kernels on a card, although K would fit: reading an entry of K costs the
-# memory what computing it costs the multiprocessors at about this many inputs, and a small K stays in the cache.
-_FUSED_POINTS = 8192
-_FUSED_DIMENSIONS = 16
+
+def _dense(form: KernelForm, tile: int) -> KernelOperator:
+    """K stored: on a card by its half, where the fused kernels can make it."""
+    return HalfOperator(form, tile) if _in_half(form) else DenseOperator(form, tile)
+
+
+def _in_half(form: KernelForm) -> bool:
+    return form.device.type == "cuda" and supported(form) is None
+
 
 _OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
-    "dense": DenseOperator,
+    "dense": _dense,
     "tiled": TiledOperator,
     "triton": TritonOperator,
 }
@@ -52,17 +56,13 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated on the device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        # Not what is free but what could be: file caches, which fill the rest of every busy machine, give way.
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return _UNKNOWN_MEMORY
+    return available_memory()
 
 
 def choose(form: KernelForm, operator: str = "auto", available: int | None = None, ranks: int = 1) -> Choice:
-    """Dense where n^2 numbers fit in the free memory of the device; beyond, and where computing K is faster than
-    reading it, triton on a card that has it; tiled otherwise. ranks: over which the rows of K are spread."""
+    """Dense where n^2 numbers, or on a card half of them, fit in the free memory of the device: reading K is faster
+    than computing it from the second product on. Beyond, triton on a card that has it, and tiled otherwise. ranks: over
+    which the rows of K are spread."""
     if operator != "auto":
         if operator not in _OPERATORS:
             names = ", ".join(repr(name) for name in ("auto", *_OPERATORS, SHARDED, *_sharded_names()))
@@ -71,25 +71,19 @@ def choose(form: KernelForm, operator: str = "auto", available: int | None = Non
         if reason is not None:
             raise SettingError(f"{SUPPORTED}. Here {reason}. Use operator='auto', 'dense' or 'tiled' instead.")
         return Choice(operator, "asked for")
-    needed = form.size**2 * form.dtype.itemsize // ranks
+    halved = ranks == 1 and _in_half(form)
+    needed = half_bytes(form.size) if halved else form.size**2 * form.dtype.itemsize // ranks
     limit = int(_MEMORY_FRACTION * (free_memory(form.device) if available is None else available))
-    words = "K" if ranks == 1 else f"K / {ranks}"
+    words = ("half of K" if halved else "K") if ranks == 1 else f"K / {ranks}"
     words += f" needs {needed / 2**30:.2f} GiB and {limit / 2**30:.2f} GiB may be used on {form.device}"
     fits = needed <= limit
-    if form.device.type != "cuda":
+    if fits or form.device.type != "cuda":
         return Choice("dense" if fits else "tiled", words)
     reason = supported(form)
-    if reason is None and (not fits or _faster_fused(form)):
-        return Choice("triton", f"{words}; computing K within the product is faster" if fits else words)
-    if fits:
-        return Choice("dense", words)
+    if reason is None:
+        return Choice("triton", words)
     _say_once(f"K(X, X) goes by the 'tiled' operator, slower than 'triton', which cannot be used: {reason}.")
     return Choice("tiled", f"{words}; 'triton' cannot be used: {reason}")
-
-
-def _faster_fused(form: KernelForm) -> bool:
-    leaf = stationary(form)
-    return leaf is not None and form.size >= _FUSED_POINTS and leaf.z.shape[1] <= _FUSED_DIMENSIONS
 
 
 @functools.cache
@@ -119,7 +113,19 @@ def make_from_form(form: KernelForm, operator: str = "auto") -> KernelOperator:
         # Processes on one machine share its memory; each has a card of its own.
         available = free_memory(form.device) // (1 if form.device.type == "cuda" else group.neighbours)
         return ShardedOperator(form, tile, group, choose(form, local, available, group.size).operator)
-    return _OPERATORS[choose(form, operator).operator](form, tile)
+    choice = choose(form, operator)
+    try:
+        return _OPERATORS[choice.operator](form, tile)
+    except torch.OutOfMemoryError:
+        if operator != "auto" or choice.operator != "dense":
+            raise
+        # Somebody else took the memory that was free a moment ago, or it is in pieces.
+        torch.cuda.empty_cache()
+        other = choose(form, operator, available=0).operator
+        _log.warning(
+            "There was no memory left to store K(X, X) on %s: products go by the '%s' operator.", form.device, other
+        )
+        return _OPERATORS[other](form, tile)
 
 
 def make(kernel: Kernel, X: Tensor, operator: str = "auto", dtype: torch.dtype | None = None) -> KernelOperator:

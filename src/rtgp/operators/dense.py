@@ -21,9 +21,11 @@ class DenseOperator(BlockOperator):
     def __init__(self, form: KernelForm, tile: int = 1024) -> None:
         super().__init__(form, tile)
         n = form.size
-        # Rows begin at multiples of 256 bytes, which a card's wide loads need.
+        # Rows begin at multiples of 256 bytes, which a card's wide loads need, and end in zeros.
         stride = -(-n // _ALIGNED) * _ALIGNED if form.device.type == "cuda" else n
-        self._matrix = torch.empty(n, stride, dtype=form.dtype, device=form.device)[:, :n]
+        self._padded = torch.empty(n, stride, dtype=form.dtype, device=form.device)
+        self._padded[:, n:] = 0.0
+        self._matrix = self._padded[:, :n]
         for rows, cols in self._upper_tiles():
             block = self._unit.block(rows, cols)
             self._matrix[rows, cols] = block
@@ -47,5 +49,5 @@ class DenseOperator(BlockOperator):
         if self._fused:
             from rtgp.operators.triton import stored
 
-            return stored.stored_product(self._matrix, v, self._largest).mul_(self._scale)
+            return stored.stored_product(self._padded, v, self._largest).mul_(self._scale)
         return stored_product(self._matrix, v).mul_(self._scale)

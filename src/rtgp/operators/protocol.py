@@ -30,8 +30,17 @@ class KernelOperator(Protocol):
         """The trainable kernel parameters, in the order of `derivative_matmul`."""
         ...
 
+    def renew(self, form: KernelForm) -> bool:
+        """Become the operator of another form of the same size, in the same memory, and say whether that was done:
+        what has been recorded of its products then holds for the new one."""
+        ...
+
     def matmul(self, v: Tensor) -> Tensor:
         """K v, (n, r) -> (n, r), without autograd history."""
+        ...
+
+    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+        """S K S v + v with S the diagonal matrix of s (n,), (n, r) -> (n, r)."""
         ...
 
     def wide_matmul(self, v: Tensor) -> Tensor:

@@ -93,6 +93,14 @@ def state_without_priors(module: torch.nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in module.state_dict().items() if not name.startswith(tuple(priors))}
 
 
+def load_state(module: torch.nn.Module, state: dict[str, Tensor]) -> None:
+    """Give a module, made of a description, its numbers. Those that choose columns are what the description says."""
+    for name, made in module.named_buffers(remove_duplicate=False):
+        if not made.is_floating_point() and name in state and not torch.equal(made, state[name].to(made.device)):
+            raise InputError(f"{name:.80} is another than in the description of the kernel.")
+    module.load_state_dict(state)
+
+
 def describe_settings(value: Any) -> Any:
     """A settings object (a method, a preconditioner, a truncation rule) as JSON data."""
     if type(value) in _SETTINGS.values():
@@ -192,6 +200,7 @@ def _largest_dimension(kernel: kernels.Kernel) -> int:
 class _Maker:
     def __init__(self, dimension: int, elements: int) -> None:
         self.dimension, self.elements, self.made = dimension, elements, 0
+        self.left = elements  # every kernel's own numbers are in the state: no more of them are made
 
     def kernel(self, facts: Any, depth: int) -> kernels.Kernel:
         self.made += 1
@@ -207,14 +216,17 @@ class _Maker:
         parts = [self.kernel(child, depth + 1) for child in children]
         try:
             kernel = self._make(name, facts, arguments, parts)
+            self.left -= sum(parameter.numel() for parameter in kernel._parameters.values())
+            if self.left < 0:
+                raise InputError(f"a kernel of more than the {self.elements} numbers of its state.")
             for key, constraint in facts.get("constraints", {}).items():
                 kernel.register_constraint(key.removesuffix("_constraint"), _make_constraint(constraint))
             for key in facts.get("fixed", []):
                 kernel._parameters[key].requires_grad_(False)
         except InputError:
             raise
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f"a description of {name} that GPyTorch does not accept ({error}).") from error
+        except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"a description of {name} that GPyTorch does not accept ({error!s:.200}).") from error
         return kernel
 
     def _make(
@@ -228,10 +240,12 @@ class _Maker:
             return cls(*parts)
         if facts.get("ard_num_dims") is not None:
             arguments["ard_num_dims"] = self._fact("ard_num_dims", facts.get("ard_num_dims"))
+        if arguments.get("num_mixtures", 1) * arguments.get("ard_num_dims", 1) > self.elements:
+            raise InputError(f"{name} of more than the {self.elements} numbers of its state.")
         active = facts.get("active_dims")
         if active is not None:
             within = isinstance(active, list) and 0 < len(active) <= self.dimension
-            if not within or not all(isinstance(i, int) and 0 <= i < self.dimension for i in active):
+            if not within or not all(type(i) is int and 0 <= i < self.dimension for i in active):
                 raise InputError(f"active_dims outside the {self.dimension} input columns.")
         return cls(**arguments, active_dims=None if active is None else tuple(active))
 

@@ -15,13 +15,14 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
-from rtgp.errors import InputError
+from rtgp.errors import InputError, UnsupportedModelError
 from rtgp.modelling.fitting import Model
 from rtgp.modelling.model import RegressionModel, make_likelihood
 from rtgp.models import ExpertsModel, VariationalModel
-from rtgp.persistence.description import state_without_priors
+from rtgp.persistence.description import load_state, state_without_priors
 
 EXACT, VARIATIONAL, EXPERTS = "exact", "variational", "experts"
+MOST_EXPERTS = 20_000  # each is a model of its own: some 50 KiB however few numbers it has in a file
 Tensors = dict[str, Tensor]
 
 
@@ -39,6 +40,10 @@ def describe_model(model: Model) -> tuple[str, dict[str, Any], Tensors]:
             tensors["noise"] = model.likelihood.noise
         return VARIATIONAL, {"noise_is_known": known, "jitter": model.jitter}, tensors
     if isinstance(model, ExpertsModel):
+        if len(model) > MOST_EXPERTS:
+            raise UnsupportedModelError(
+                f"Cannot save {len(model)} experts: at most {MOST_EXPERTS} go into a file. Take a larger expert_size."
+            )
         parts = [_describe_exact(expert) for expert in model]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
         return EXPERTS, {"noise_is_known": "noise" in stacked}, stacked
@@ -58,8 +63,8 @@ def make_model(
         return _make_variational(content, data, state, kernel, known, dimension, dtype)
     if family == EXPERTS:
         counts = {tensor.shape[0] if tensor.ndim else 0 for tensor in (*data.values(), *state.values())}
-        if len(counts) != 1 or 0 in counts:
-            raise InputError(f"tensors of {sorted(counts)} experts.")
+        if len(counts) != 1 or not 1 <= min(counts) <= MOST_EXPERTS:
+            raise InputError(f"tensors of {sorted(counts)[:10]} experts.")
         return ExpertsModel(
             [
                 _make_exact(_at(data, k), _at(state, k), copy.deepcopy(kernel), known, dimension, dtype)
@@ -91,7 +96,7 @@ def _make_exact(
         raise InputError(f"noise of shape {tuple(data['noise'].shape)} for {len(y)} rows.")
     likelihood = make_likelihood(data["noise"] if known else None, 0.0)
     model: RegressionModel = RegressionModel(x, y, likelihood, kernel).to(x)
-    model.load_state_dict(state)
+    load_state(model, state)
     return model
 
 
@@ -118,7 +123,7 @@ def _make_variational(
         raise InputError(f"noise of shape {tuple(data['noise'].shape)}.")
     likelihood = make_likelihood(data["noise"] if known else None, 0.0)
     model: VariationalModel = VariationalModel(inducing, likelihood, ConstantMean(), kernel, jitter).to(inducing)
-    model.load_state_dict(state)
+    load_state(model, state)
     return model
 
 

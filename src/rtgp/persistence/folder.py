@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
-from rtgp.errors import InputError
+from rtgp.errors import InputError, OutOfMemoryError
+from rtgp.memory import available_memory
+from rtgp.storage import PART, FolderLock, write_in_order, writing
 
 FORMAT = "rtgp-model"
 VERSION = 2  # 2: models of SVGP and POE too; those of version 1 are read as they were
@@ -27,7 +29,8 @@ DESCRIPTION_FILE = "model.json"
 # Two names in turn, so that a model that is saved over another never writes into the file in use.
 TENSOR_FILES = ("model.safetensors", "model.2.safetensors")
 _LARGEST_DESCRIPTION = 256 * 2**20
-_CHUNK = 2**20
+_PATIENCE = 30.0  # seconds to wait for another process that saves to the same folder
+_ATTEMPTS = 5  # at reading a model that another process replaces meanwhile
 _NOT_FINITE = re.compile(r"float:(nan|inf|-inf)")
 
 
@@ -36,62 +39,93 @@ def write_folder(folder: str | Path, content: dict[str, Any], tensors: dict[str,
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder to save the model to. Got {str(folder)!r}, which is a file.")
-    made = _missing_folders(folder)
-    in_use = _tensor_file_in_use(folder)
-    free = [name for name in TENSOR_FILES if name != in_use]
-    tensor_file = next((name for name in free if not (folder / name).exists()), free[-1])
-    parts = [folder / f".{name}.{os.getpid()}.part" for name in (tensor_file, DESCRIPTION_FILE)]
+    blob = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+    made, lock = _missing_folders(folder), FolderLock(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, parts[0])
-        record = {
-            "format": FORMAT,
-            "version": VERSION,
-            "tensors": tensor_file,
-            "tensor_bytes": parts[0].stat().st_size,
-            "content": _encode(content),
-        }
-        record["checksum"] = _checksum(record, parts[0])
-        parts[1].write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        parts[0].chmod(parts[1].stat().st_mode)  # safetensors makes files that only their owner may read
-        for part in parts:
-            _flush_to_disk(part)
-        for part, name in zip(parts, (tensor_file, DESCRIPTION_FILE), strict=True):
-            os.replace(part, folder / name)
-    except BaseException as error:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        with writing("The model", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not lock.acquire(_PATIENCE):
+                raise InputError(f"Another process is saving a model to {str(folder)!r}. Name another folder.")
+            _replace(folder, content, blob)
+    except BaseException:
         for path in made:
             with contextlib.suppress(OSError):
                 path.rmdir()
-        if isinstance(error, OSError):
-            raise InputError(f"The model could not be saved to {str(folder)!r}: {error}.") from error
         raise
+    finally:
+        lock.release()
+
+
+def _replace(folder: Path, content: dict[str, Any], blob: bytes) -> None:
+    in_use = _tensor_file_in_use(folder)
+    free = [name for name in TENSOR_FILES if name != in_use]
+    tensor_file = next((name for name in free if not (folder / name).exists()), free[-1])
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "tensors": tensor_file,
+        "tensor_bytes": len(blob),
+        "content": _encode(content),
+    }
+    record["checksum"] = _checksum(record, blob)
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    _remove_parts(folder)
+    write_in_order([(folder / tensor_file, blob), (folder / DESCRIPTION_FILE, text.encode())])
     if in_use is not None:
         (folder / in_use).unlink(missing_ok=True)
+
+
+def _remove_parts(folder: Path) -> None:
+    """What a save that was killed left behind; nobody else writes here now."""
+    for name in (*TENSOR_FILES, DESCRIPTION_FILE):
+        for part in folder.glob(f".{name}.*{PART}"):
+            part.unlink(missing_ok=True)
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What `write_folder` wrote, checked before it is believed."""
     folder = Path(folder)
-    record = _read_description(folder)
+    for _ in range(_ATTEMPTS):
+        text = _read_description(folder)
+        try:
+            return _read(folder, text)
+        except InputError:
+            if text == _read_description(folder):
+                raise
+            # Another process has replaced the model in between, and removed the tensors of the one before.
+    raise InputError(f"The model in {str(folder)!r} is replaced all the time. Wait until that ends.")
+
+
+def _read(folder: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    record = _parse_description(folder, text)
     path = folder / _checked_tensor_file(folder, record)
-    size = path.stat().st_size
-    if size != record.get("tensor_bytes"):
-        raise damaged(folder, f"{path.name} has {size} bytes, expected {record.get('tensor_bytes')!r:.40}")
     try:
-        if _checksum(record, path) != record.get("checksum"):
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.get("tensor_bytes"):
+                raise damaged(folder, f"{path.name} has {size} bytes, expected {record.get('tensor_bytes')!r:.40}")
+            if size > available_memory():
+                raise OutOfMemoryError(
+                    f"The model in {str(folder)!r} has {size / 2**30:.1f} GiB, which is more than the memory that is "
+                    "left. Load it on a machine with more."
+                )
+            blob = file.read()
+        if _checksum(record, blob) != record.get("checksum"):
             raise damaged(folder, "the checksum does not fit the content")
-        content, tensors = _decode(record.get("content")), load_file(path)
-    except (safetensors.SafetensorError, OSError, RecursionError) as error:
+        content = _decode(record.get("content"))
+    except (OSError, RecursionError) as error:
         raise damaged(folder, f"{path.name} cannot be read ({error})") from error
+    try:
+        tensors = load(blob)
+    except (safetensors.SafetensorError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(folder, f"{path.name} cannot be read ({type(error).__name__}: {error!s:.200})") from error
     if not isinstance(content, dict):
         raise damaged(folder, "its description is no table")
     # Copies: memory that came from a file may be aligned otherwise, which may change the last bit of a product.
     return content, {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
+def _read_description(folder: Path) -> bytes:
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
         what = "no such folder" if not folder.is_dir() else f"it has no {DESCRIPTION_FILE}"
@@ -102,9 +136,16 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_DESCRIPTION:
         raise damaged(folder, f"{path.name} is larger than any description can be")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise damaged(folder, f"{path.name} is not JSON ({error})") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise damaged(folder, f"{path.name} cannot be read ({error})") from error
+
+
+def _parse_description(folder: Path, text: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder, f"{DESCRIPTION_FILE} is not JSON ({error!s:.200})") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(
             f"{str(folder)!r} is not a saved model: its {DESCRIPTION_FILE} was written by another program. "
@@ -133,13 +174,11 @@ def damaged(folder: Path, what: str) -> InputError:
     return InputError(f"The model in {str(folder)!r} is damaged: {what}. Restore the folder from a copy, or fit again.")
 
 
-def _checksum(record: dict[str, Any], tensors: Path) -> str:
+def _checksum(record: dict[str, Any], blob: bytes) -> str:
     """sha256 over the description (all of it but the checksum) and the file of tensors."""
     described = {key: value for key, value in record.items() if key != "checksum"}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, allow_nan=True).encode())
-    with tensors.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    digest.update(blob)
     return digest.hexdigest()
 
 
@@ -184,8 +223,3 @@ def _tensor_file_in_use(folder: Path) -> str | None:
         f"Expected a new folder, or one with a model to replace. {str(path)!r} is of another program, or damaged: "
         "choose another folder, or remove that file."
     )
-
-
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -13,23 +15,31 @@ from torch import Tensor
 
 from rtgp.datasets.dataset import Scaling
 from rtgp.errors import InputError, RTGPError
+from rtgp.memory import is_out_of_memory
 from rtgp.methods import anywhere
 from rtgp.modelling.model import KERNELS, named_kernel
 from rtgp.modelling.preprocessing import Preprocessing
 from rtgp.persistence.description import (
     describe_kernel,
     describe_settings,
+    load_state,
     make_kernel,
     make_settings,
     state_without_priors,
 )
 from rtgp.persistence.families import describe_model, make_model, one_of
 from rtgp.persistence.folder import damaged, read_folder, write_folder
+from rtgp.provenance import __version__
 from rtgp.training import FitResult, FitStatus, History
 
 _PLAIN = ("steps", "learning_rate", "standardize", "verbose")
 _FITTED = ("log_marginal_likelihood_value_", "log_marginal_likelihood_error_", "noise_variance_", "seed_", "dtype_")
 _TABLES = ("hyperparameters_", "hyperparameter_errors_")
+_DEVICE = re.compile(r"auto|cpu|(cuda|mps|xpu)(:\d{1,4})?")
+_MOST_FEATURES = 10_000_000
+_SENSELESS = (
+    ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -66,7 +76,7 @@ def save_model(regressor: Any, folder: str | Path) -> None:
             )
     names = getattr(regressor, "feature_names_in_", None)
     content = {
-        "versions": {name: version(name) for name in ("rtgp", "torch", "gpytorch")},
+        "versions": {"rtgp": __version__, **{name: version(name) for name in ("torch", "gpytorch")}},
         "settings": settings,
         "kernel": kernel,
         "family": family,
@@ -86,11 +96,15 @@ def load_model(folder: str | Path, regressor: Any, device: str | None = None) ->
     """Make an unfitted GPRegressor the one that was saved."""
     content, tensors = read_folder(folder)
     try:
+        _check_numbers(content, tensors)
         _restore(regressor, content, tensors, device)
     except RTGPError as error:
         raise damaged(Path(folder), str(error).rstrip(".")) from error
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise damaged(Path(folder), f"its description makes no sense ({type(error).__name__}: {error})") from error
+    except _SENSELESS as error:
+        if is_out_of_memory(error):
+            raise
+        what = f"its description makes no sense ({type(error).__name__}: {error!s:.300})"
+        raise damaged(Path(folder), what) from error
 
 
 def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> None:
@@ -110,7 +124,7 @@ def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor]
     kernel_state = {name.removeprefix("kernel."): t for name, t in tensors.items() if name.startswith("kernel.")}
     settings["kernel"] = _make_kernel(saved["kernel"], d_in, kernel_state)
     if not isinstance(settings["kernel"], str):
-        settings["kernel"].load_state_dict(kernel_state)
+        load_state(settings["kernel"], kernel_state)
 
     state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     kernel = _make_kernel(content["kernel"], len(columns), state)
@@ -133,6 +147,29 @@ def _restore(regressor: Any, content: dict[str, Any], tensors: dict[str, Tensor]
     for name in _TABLES:
         setattr(regressor, name, {str(key): float(value) for key, value in content["tables"][name].items()})
     regressor._set_fitted(model, Preprocessing(columns, scaling), _make_result(content["result"]))
+
+
+def _check_numbers(content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """No NaN reaches a parameter, and no prediction is divided by nothing."""
+    for name, tensor in tensors.items():
+        bound = name.endswith(("lower_bound", "upper_bound"))  # of a constraint: may be infinite
+        if bool((torch.isnan(tensor) if bound else ~torch.isfinite(tensor)).any()):
+            raise InputError(f"{name:.80} holds NaN or infinity.")
+    scales = [*tensors["x_scale"].reshape(-1).tolist(), float(content["y_scale"])]
+    if not all(0.0 < scale < math.inf for scale in scales) or not math.isfinite(float(content["y_mean"])):
+        raise InputError("a scale that is not positive and finite, or no finite mean.")
+    for name in ("noise_variance_", "log_marginal_likelihood_value_", "log_marginal_likelihood_error_"):
+        if type(content["fitted"][name]) not in (int, float):
+            raise InputError(f"{name} = {content['fitted'][name]!r:.40}.")
+    if not 0.0 <= content["fitted"]["noise_variance_"] < math.inf:
+        raise InputError(f"a noise of variance {content['fitted']['noise_variance_']}.")
+    if type(content["n_features_in"]) is not int or not 1 <= content["n_features_in"] <= _MOST_FEATURES:
+        raise InputError(f"{content['n_features_in']!r:.40} input columns.")
+    if type(content["fitted"]["seed_"]) is not int or not 0 <= content["fitted"]["seed_"] < 2**63:
+        raise InputError(f"a seed of {content['fitted']['seed_']!r:.40}.")
+    device = content["settings"]["device"]
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        raise InputError(f"a device {device!r:.40}.")
 
 
 def _check_columns(tensors: dict[str, Tensor], columns: Any, d_in: int) -> None:

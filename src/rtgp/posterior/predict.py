@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.memory import enough_memory
 from rtgp.operators import CrossOperator, group_for
 from rtgp.operators.protocol import tiles
 from rtgp.posterior import sampling
@@ -74,6 +75,7 @@ class Posterior:
         check_count(n)
         return self._computed(X, lambda now, x: _sample(now, x, n, generator))
 
+    @enough_memory("The prediction", "Predict at fewer points at a time; a covariance needs the square of their number")
     def _computed(self, X: Tensor, compute: Callable[[Ready, Tensor], Tensor]) -> Tensor:
         """`compute` with the model as it is now and checked inputs; once more in float64 where float32 fails."""
         with evaluating(self.model):

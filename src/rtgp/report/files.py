@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
+
+from rtgp.storage import write_whole, writing
 
 
 def write_text(path: Path, text: str) -> None:
     """Written beside `path` under another name, then renamed: what stood there stays until the new text is complete."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with writing(path.name, path.parent):
+        write_whole(path, text.encode("utf-8"))

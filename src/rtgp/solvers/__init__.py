@@ -2,6 +2,7 @@
 
 from rtgp.solvers.cg import Output, conjugate_gradients
 from rtgp.solvers.preconditioner import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, Preconditioner
+from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.solvers.system import WhitenedSystem
 
@@ -13,6 +14,7 @@ __all__ = [
     "Output",
     "PivotedCholesky",
     "Preconditioner",
+    "Recordings",
     "WhitenedSystem",
     "conjugate_gradients",
 ]

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.solvers.basis import KrylovBasis
+from rtgp.solvers.fused_iteration import fusible
 from rtgp.solvers.iteration import Iteration, Looks, Steps
 from rtgp.solvers.preconditioner import Preconditioner
+from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.truncation import Weighting
 
 # A column whose ratio sqrt(r^T P^-1 r / reference) is below this has reached the working precision: its series ends.
 WORKING_PRECISION = {torch.float32: 1e-4, torch.float64: 1e-8}
-_CHUNK = {"cuda": 8}
+_CHUNK = {"cuda": 4}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def conjugate_gradients(
     keep_basis: slice | None = None,
     max_iterations: int | None = None,
     chunk: int | None = None,
+    recordings: Recordings | None = None,
 ) -> CGResult:
     """Run until every draw of `weighting` has ended or every column has reached the working precision.
 
@@ -53,8 +56,9 @@ def conjugate_gradients(
     groups: the error proxy is the largest, over groups of columns, of the root mean ratio in the group.
     keep_basis: columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
     residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
-    chunk: iterations between two looks at the error proxy, by default 1 on a CPU and 8 on a GPU, which would wait for
+    chunk: iterations between two looks at the error proxy, by default 1 on a CPU and 4 on a GPU, which would wait for
     every look. Whether a run goes on is decided as if after every iteration: what is beyond its end is thrown away.
+    recordings: where runs on a card are kept for the next call.
     """
     n, r = rhs.shape
     groups = [slice(0, r)] if groups is None else groups
@@ -64,7 +68,12 @@ def conjugate_gradients(
     basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
     size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
 
-    run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
+    run: Iteration
+    if size > 1 and fusible(rhs):
+        kept = Recordings() if recordings is None else recordings
+        run = kept.start(matmul, rhs, preconditioner, precision, groups, reference or {}, size)
+    else:
+        run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
     solutions = rhs.new_zeros(n, len(outputs))
     taken: list[Steps] = []
     weights: list[tuple[float, ...]] = []

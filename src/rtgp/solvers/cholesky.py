@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import NotPositiveDefiniteError
+from rtgp.operators.protocol import tiles
 from rtgp.solvers.system import WhitenedSystem
 
 
@@ -33,4 +34,23 @@ def cholesky_factor(matrix: Tensor) -> Tensor:
             f"{matrix.shape[0]}. In units of the noise, a jitter of about {jitter:.1e} would help: multiply the noise "
             f"variance by {1 + jitter:.3g} (raise its lower bound), or use float64."
         )
+    return factor
+
+
+def invert_in_place(factor: Tensor, panel: int) -> Tensor:
+    """A^-1 from its lower factor L, in the memory of L: its square blocks of `panel` rows on and below
+    the diagonal; the others mean nothing.
+
+    L^-1 by panels of columns, then L^-T L^-1 by panels of rows: n^3 / 3 operations each, in large products alone, and a
+    panel of further memory. torch.cholesky_inverse takes 2 n^3 and a second matrix on a card.
+    """
+    n = factor.shape[0]
+    panels = tiles(slice(0, n), panel)
+    for columns in panels:
+        start = columns.start
+        identity = torch.eye(n - start, columns.stop - start, dtype=factor.dtype, device=factor.device)
+        factor[start:, columns] = torch.linalg.solve_triangular(factor[start:, start:], identity, upper=False)
+    for rows in panels:
+        below = factor[rows.start :, rows]  # (n - start, panel) of L^-1
+        factor[rows, : rows.stop] = below.T @ factor[rows.start :, : rows.stop]
     return factor

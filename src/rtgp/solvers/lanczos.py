@@ -6,6 +6,7 @@ T_11 = 1/gamma_1, T_jj = 1/gamma_j + beta_{j-1}/gamma_{j-1}, T_{j,j+1} = sqrt(be
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,27 +24,34 @@ def log_quadrature_series(gamma: Tensor, beta: Tensor) -> Tensor:
     p_j = prod_{i<j} T_{i,i+1} / delta_i. All terms of one sign: nothing cancels, and J increments cost O(J) times the
     number of nodes, instead of J eigenvalue problems.
     """
-    iterations = gamma.shape[0]
-    series = torch.zeros_like(gamma)
-    if iterations == 0:
-        return series
+    if gamma.shape[0] == 0:
+        return torch.zeros_like(gamma)
+    # A long chain of operations on few numbers: on the CPU and in NumPy, whose calls are the cheapest.
+    series = _log_quadrature_series(gamma.cpu().numpy(), beta.cpu().numpy())
+    return torch.from_numpy(series).to(gamma.device)
+
+
+def _log_quadrature_series(gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
     alive = gamma > 0
-    inverse = torch.where(alive, 1.0 / torch.where(alive, gamma, 1.0), 0.0)
-    series[0] = torch.where(alive[0], inverse[0].clamp_min(1e-300).log(), 0.0)
+    inverse = np.where(alive, 1.0 / np.where(alive, gamma, 1.0), 0.0)
+    series = np.zeros_like(gamma)
+    series[0] = np.where(alive[0], np.log(np.maximum(inverse[0], 1e-300)), 0.0)
     # T's rows sum to at most 4 max(1/gamma_j): enough as a scale for the nodes.
-    largest = (inverse.max(0).values + (beta * inverse).max(0).values).clamp_min(1e-300)  # (r,)
-    s = torch.arange(_LOWEST, _HIGHEST, _STEP, dtype=gamma.dtype, device=gamma.device)[:, None]  # (nodes, 1)
-    t = largest * s.exp()  # (nodes, r)
+    lower = beta * inverse
+    largest = np.maximum(inverse.max(0) + lower.max(0), 1e-300)  # (r,)
+    t = largest * np.exp(np.arange(_LOWEST, _HIGHEST, _STEP))[:, None]  # (nodes, r)
     # The pivots of T itself are 1/gamma_j; what t adds to them has a recurrence without subtractions.
     excess = t
     pivot = inverse[0] + excess
-    coupling = torch.ones_like(t)
-    for j in range(1, iterations):
-        lower = beta[j - 1] * inverse[j - 1]
-        coupling = coupling * (lower * inverse[j - 1] / pivot.square())  # p_j^2
-        excess = t + lower * (excess / pivot)
-        pivot = torch.where(alive[j], inverse[j] + excess, 1.0)
-        series[j] = torch.where(alive[j], -_STEP * (t * coupling / pivot).sum(0), 0.0)
+    coupling = np.ones_like(t)
+    with np.errstate(all="ignore"):  # columns without an iteration have no scale
+        for j in range(1, gamma.shape[0]):
+            ratio = lower[j - 1] / pivot
+            coupling = coupling * (ratio * (inverse[j - 1] / pivot))  # p_j^2
+            excess = t + excess * ratio
+            pivot = np.where(alive[j], inverse[j] + excess, 1.0)
+            series[j] = (t * coupling / pivot).sum(0)
+    series[1:] = np.where(alive[1:], -_STEP * series[1:], 0.0)
     return series
 
 

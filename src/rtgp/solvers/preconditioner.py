@@ -17,6 +17,7 @@ from torch import Tensor
 from rtgp.distributed import Group
 from rtgp.errors import SettingError
 from rtgp.operators.product import stored_product
+from rtgp.operators.triton.availability import usable
 
 Rows = Callable[[Tensor], Tensor]  # index (k,) -> rows (k, n), float64; of many ranks, each its own columns (k, m)
 _ALONE = Group.alone()
@@ -88,24 +89,26 @@ def _negligible(diagonal: Tensor) -> float:
 def greedy_pivoted_cholesky(
     diagonal: Tensor, rows: Rows, rank: int, pivots: list[Tensor] | None = None, group: Group = _ALONE
 ) -> Tensor:
-    """Column by column, the pivot being the largest entry of the remaining diagonal."""
+    """Column by column, the pivot being the largest entry of the remaining diagonal. A card is not waited for."""
     n, own = diagonal.shape[0], group.own(diagonal.shape[0])
     remaining = diagonal.clone()
     factor = diagonal.new_zeros(own.stop - own.start, rank)
     floor = _negligible(diagonal)
+    drawn: list[Tensor] = []
+    largest: list[Tensor] = []  # never rising: from the first that is negligible on all are
     for k in range(rank):
-        pivot = int(remaining.argmax())
-        if remaining[pivot] <= floor:
-            return factor[:, :k]
-        index = torch.tensor([pivot], device=diagonal.device)
-        if pivots is not None:
-            pivots.append(index)
-        row = rows(index)[0]
-        column = (row - factor[:, :k] @ group.take(factor[:, :k], index, n)[0]) / remaining[pivot].sqrt()
+        drawn.append(remaining.argmax().reshape(1))
+        largest.append(remaining[drawn[k]])
+        row = rows(drawn[k])[0]
+        column = row - factor[:, :k] @ group.take(factor[:, :k], drawn[k], n)[0]
+        column = torch.where(largest[k] > floor, column * largest[k].clamp_min(1e-300).rsqrt(), 0.0)
         factor[:, k] = column
         remaining = group.gather_rows((remaining[own] - column.square()).clamp_min_(0.0), n)
-        remaining[pivot] = 0.0
-    return factor
+        remaining[drawn[k]] = 0.0
+    count = int((torch.cat(largest) > floor).sum())
+    if pivots is not None:
+        pivots += drawn[:count]
+    return factor[:, :count]
 
 
 def random_pivoted_cholesky(
@@ -133,13 +136,10 @@ def random_pivoted_cholesky(
         drawn = torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
         columns = rows(drawn).T - factor[:, :done] @ group.take(factor[:, :done], drawn, n).T  # (n, count)
         core = group.take(columns, drawn, n)
-        # Pivots close to one another make the core nearly singular: keep only what is well above rounding.
-        eigenvalues, vectors = torch.linalg.eigh((core + core.T) / 2)
-        keep = eigenvalues > max(floor, 1e-10 * float(eigenvalues[-1]))
-        if not bool(keep.any()):
-            break
-        new = columns @ (vectors[:, keep] * eigenvalues[keep].rsqrt())
+        new = _divided_by_root(columns, (core + core.T) / 2, floor)
         width = new.shape[1]
+        if width == 0:
+            break
         factor[:, done : done + width] = new
         remaining = group.gather_rows((remaining[own] - new.square().sum(1)).clamp_min_(0.0), n)
         remaining[drawn] = 0.0
@@ -149,6 +149,20 @@ def random_pivoted_cholesky(
         if course is not None:
             course.append((done, float(group.sum(new.square().sum())) / width))
     return factor[:, :done]
+
+
+def _divided_by_root(columns: Tensor, core: Tensor, floor: float) -> Tensor:
+    """columns R^-T with R R^T = core (k, k), without the directions in which core is not well above rounding."""
+    lower, info = torch.linalg.cholesky_ex(core)
+    squares = lower.diagonal().square()
+    if int(info) == 0 and bool(squares.min() > max(floor, 1e-8 * float(squares.max()))):
+        solved: Tensor = torch.linalg.solve_triangular(lower, columns.T, upper=False)
+        return solved.T
+    # Pivots close to one another make the core nearly singular. Eigenvalues tell, but take far longer.
+    eigenvalues, vectors = torch.linalg.eigh(core)
+    keep = eigenvalues > max(floor, 1e-10 * float(eigenvalues[-1]))
+    divided: Tensor = columns @ (vectors[:, keep] * eigenvalues[keep].rsqrt())
+    return divided
 
 
 class LowRankPlusIdentity:
@@ -176,6 +190,23 @@ class LowRankPlusIdentity:
         identity = torch.eye(self.rank, dtype=c.dtype, device=c.device)
         self._inverse: Tensor = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
         self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
+        self._fused = group.size == 1 and usable(q.device)
+        if self._fused:
+            from rtgp.solvers.projection import prepared
+
+            self._working = {t: (prepared(a), prepared(b)) for t, (a, b) in self._working.items()}
+
+    def renew(self, other: LowRankPlusIdentity) -> bool:
+        """Become the other one in the same memory, where it has the same shape and that is of use: what has been
+        recorded of the solves then holds for the new one."""
+        if not (self._fused and other._fused and self._q.shape == other._q.shape):
+            return False
+        pairs = [(self._q, other._q), (self._c, other._c), (self._inverse, other._inverse)]
+        for dtype, working in self._working.items():
+            pairs += zip(working, other._working[dtype], strict=True)
+        for mine, new in pairs:
+            mine.copy_(new)
+        return True
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole of Q, on every rank: it does not depend on how many there are."""
@@ -195,6 +226,10 @@ class LowRankPlusIdentity:
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
         q, q_transposed = self._working[r.dtype]
+        if self._fused:
+            from rtgp.solvers import projection
+
+            return projection.solve(q, q_transposed, self._inverse, r)
         group, r = self.group, r[self.own]
         inside = group.sum(stored_product(q_transposed, r))  # (k, m)
         outside = r - stored_product(q, inside)

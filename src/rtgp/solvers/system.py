@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rtgp.distributed import Group
-from rtgp.errors import PrecisionWarning
+from rtgp.errors import InputError, PrecisionWarning
+from rtgp.kernels import KernelForm
 from rtgp.operators import KernelOperator
 
 
@@ -27,7 +28,22 @@ class WhitenedSystem:
         self.group: Group = getattr(operator, "group", None) or Group.alone()
         self.noise = noise.detach().double().expand(self.size)  # (n,)
         self._whitener = self.noise.rsqrt()[:, None]  # (n, 1), float64
-        self._working_whitener = self._whitener.to(self.dtype)
+        self._working_whitener = self._whitener.to(self.dtype, copy=True)
+
+    def renew(self, form: KernelForm, noise: Tensor) -> bool:
+        """Become the system of another kernel and noise, in the same memory, where the operator can do that."""
+        renewed = self.operator.renew(form)
+        if renewed:
+            self.noise = noise.detach().double().expand(self.size)
+            self._whitener.copy_(self.noise.rsqrt()[:, None])
+            self._working_whitener.copy_(self._whitener)
+        return renewed
+
+    @property
+    def chunk(self) -> int | None:
+        """Iterations of conjugate gradients between two looks; None: as the device likes it. What ranks exchange cannot
+        be recorded for later: one."""
+        return 1 if self.group.exchanges else None
 
     def whiten(self, v: Tensor) -> Tensor:
         """S v for v (n, r), in the dtype of v."""
@@ -39,8 +55,7 @@ class WhitenedSystem:
 
     def matmul(self, v: Tensor) -> Tensor:
         """A v, (n, r) -> (n, r)."""
-        s = self._working_whitener
-        return self.operator.matmul(v * s).mul_(s).add_(v)
+        return self.operator.whitened_matmul(v, self._working_whitener[:, 0])
 
     def remainder(self, target: Tensor, start: Tensor) -> Tensor:
         """target - A start, (n, r), in their dtype.
@@ -91,9 +106,17 @@ def rounding_of(diagonal: Tensor, dtype: torch.dtype) -> float:
 ROUNDING_LIMIT = 0.05
 
 
-def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False) -> bool:
-    """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said."""
-    rounding = rounding_of(diagonal, dtype)
+def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False, factor: float = 1.0) -> bool:
+    """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said.
+
+    factor: by which its rounding errors exceed independent ones (`rtgp.kernels.likeness`).
+    """
+    if not bool(torch.isfinite(diagonal).all()):
+        raise InputError(
+            "Expected a finite kernel matrix. The kernel gives NaN or infinity between a training point and itself: "
+            "look at its formula, lower the learning rate, or use float64."
+        )
+    rounding = factor * rounding_of(diagonal, dtype)
     if rounding <= ROUNDING_LIMIT:
         return False
     remedy = (

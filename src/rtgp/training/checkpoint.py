@@ -1,7 +1,7 @@
 """Checkpoints: a folder with the last two, each a safetensors file and a JSON file that seals it.
 
 The JSON file is written last and holds the checksum of both, so a checkpoint exists as a whole or not at all, whenever
-the process dies. Every file is written under another name, flushed to the disk and renamed.
+the process dies. One process at a time trains from a folder: two would remove each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -11,36 +11,66 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
+from rtgp.errors import RTGPError
+from rtgp.memory import available_memory, is_out_of_memory
+from rtgp.storage import PART, FolderLock, reason, write_in_order
 from rtgp.training.errors import CheckpointError, CheckpointWarning
 from rtgp.training.packing import pack, unpack
 
 FORMAT = 1
 _KEPT = 2
-_NAME = re.compile(r"checkpoint-(\d{8})\.(json|safetensors)(\.part)?")
+_NAME = re.compile(r"checkpoint-(\d{8})\.(json|safetensors)")
+_PARTS = re.compile(rf"\.?{_NAME.pattern}(\.\d+)?{re.escape(PART)}")
+_PATIENCE = 2.0  # seconds to wait for another process, which may be about to end
+_LARGEST_JSON = 2**30
+# What made-up content, of which the checksum fits all the same, may lead to.
+_SENSELESS = (
+    ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, RecursionError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
 
 
 class CheckpointFolder:
-    """Writes the state of one problem to a folder and reads it back."""
+    """Writes the state of one problem to a folder and reads it back. `with` gives the folder free at the end."""
 
     def __init__(self, folder: str | os.PathLike[str], problem: dict[str, str]) -> None:
         self._folder = Path(folder)
         self._problem = problem
         self._good: list[int] = []  # steps of the checkpoints known to be whole, oldest first
+        self._lock = FolderLock(self._folder)
+        self._made = False
         if self._folder.exists() and not self._folder.is_dir():
             raise CheckpointError(
                 f"The 'checkpoint' must name a folder. {str(folder)!r} is a file: name another place."
             )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._made:
+            with suppress(OSError):  # it holds something, as it should
+                self._folder.rmdir()
+        self._lock.release()
+
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state after `step` steps; then remove all but the last two checkpoints."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Write the state after `step` steps; then remove all but the last two checkpoints.
+
+        Where it cannot be written: an error if there is none to go on from. If there is, the training is worth more
+        than a second one, and a warning tells.
+        """
         tensors: dict[str, Tensor] = {}
         packed = pack(state, tensors)
         blob = safetensors.torch.save(tensors)
@@ -51,28 +81,36 @@ class CheckpointFolder:
             "tensors": _checksum(blob),
             "state": packed,
         }
-        self._write(self._path(step, "safetensors"), blob)
-        self._write(self._path(step, "json"), seal(body))
         before = [known for known in self._good if known != step]
+        try:
+            self._take()
+            sealed = self._path(step, "json")
+            write_in_order([(self._path(step, "safetensors"), blob), (sealed, seal(body))], first_remove=sealed)
+        except OSError as error:
+            self._complain(step, error)
+            return
         self._good = [*before[1 - _KEPT :], step]
         self._remove_all_but(self._good)
 
-    def load(self) -> dict[str, Any] | None:
-        """The state of the newest whole checkpoint; None where the folder holds none.
+    def load(self, card: torch.device | None = None) -> dict[str, Any] | None:
+        """The state of the newest whole checkpoint; None where the folder holds none. What was on a card goes to
+        `card`, which may be the CPU.
 
-        A damaged one is passed over with a warning. It is an error if all are damaged, or if they are of another
-        problem or of a newer format.
+        A damaged one is passed over with a warning. It is an error if all are damaged, if they are of another problem
+        or of a newer format, or if another process trains from them.
         """
+        try:
+            self._take()
+        except OSError as error:
+            raise CheckpointError(f"The folder {str(self._folder)!r} cannot be made: {reason(error)}") from error
         steps = sorted(self._steps(), reverse=True)
         problems = []
         for step in steps:
             try:
-                body, tensors = self._read(step)
+                state = self._read(step, card)
             except _DamagedError as error:
                 problems.append(str(error))
                 continue
-            self._check_problem(body["problem"])
-            state: dict[str, Any] = unpack(body["state"], tensors)
             self._good = [step]
             for problem in problems:
                 warnings.warn(f"{problem} It is refused; training goes on from step {step}.", CheckpointWarning, 4)
@@ -84,65 +122,101 @@ class CheckpointFolder:
             )
         return None
 
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """What is done with loaded content, whose checksum fits, but which need not make sense for that."""
+        try:
+            yield
+        except RTGPError:
+            raise
+        except _SENSELESS as error:
+            if is_out_of_memory(error):
+                raise
+            raise CheckpointError(
+                f"The checkpoint in {self._folder} makes no sense ({_words(error)}). "
+                "Restore the files, or remove the folder to begin anew."
+            ) from error
+
+    def _take(self) -> None:
+        """Make the folder where there is none, and keep other processes out of it."""
+        self._made = self._made or not self._folder.exists()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._lock.acquire(_PATIENCE):
+            raise CheckpointError(
+                f"The checkpoint in {str(self._folder)!r} is in use: another process trains from it. "
+                "Wait until it ends or stop it, or name another folder."
+            )
+
+    def _complain(self, step: int, error: OSError) -> None:
+        words = f"The checkpoint of step {step} could not be written to {str(self._folder)!r}: {reason(error)}"
+        if not self._good:
+            raise CheckpointError(words) from error
+        warnings.warn(
+            f"{words} Training goes on and will try again; until then an interrupted run goes on from step "
+            f"{self._good[-1]}.",
+            CheckpointWarning,
+            stacklevel=4,
+        )
+
     def _path(self, step: int, ending: str) -> Path:
         return self._folder / f"checkpoint-{step:08d}.{ending}"
 
     def _steps(self) -> set[int]:
         """Of the sealed checkpoints: those with a JSON file."""
         matches = (_NAME.fullmatch(path.name) for path in _files(self._folder))
-        return {int(match[1]) for match in matches if match and match[2] == "json" and not match[3]}
+        return {int(match[1]) for match in matches if match and match[2] == "json"}
 
-    def _read(self, step: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _read(self, step: int, card: torch.device | None) -> dict[str, Any]:
         path = self._path(step, "json")
+        content = _bytes(path, _LARGEST_JSON)
         try:
-            content = path.read_bytes()
             body = json.loads(content)
             checksum = body.pop("checksum")
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise _DamagedError(f"{path.name} is cut short or damaged (no readable JSON).") from error
         # The checksum before the version: a flipped bit must not pass for a newer format.
         if checksum != _checksum(content.partition(b"\n")[2]):
             raise _DamagedError(f"{path.name} is damaged (its checksum does not fit its content).")
-        if body["format"] > FORMAT:
+        found, problem = body.get("format"), body.get("problem")
+        if isinstance(found, int) and found > FORMAT:
             raise CheckpointError(
-                f"{path} is of format {body['format']}; this version of rtgp reads up to {FORMAT}. "
+                f"{path} is of format {found}; this version of rtgp reads up to {FORMAT}. "
                 "Upgrade rtgp, or name another folder."
             )
-        path = self._path(step, "safetensors")
+        if not isinstance(problem, dict) or found != FORMAT:
+            raise _DamagedError(f"{path.name} is damaged (no checkpoint of a problem).")
+        self._check_problem(problem)
+        tensors = self._path(step, "safetensors")
+        blob = _bytes(tensors, available_memory())
+        if _checksum(blob) != body.get("tensors"):
+            raise _DamagedError(f"{tensors.name} is cut short or damaged (its checksum does not fit its content).")
         try:
-            blob = path.read_bytes()
-        except OSError as error:
-            raise _DamagedError(f"{path.name} is missing or unreadable.") from error
-        if _checksum(blob) != body["tensors"]:
-            raise _DamagedError(f"{path.name} is cut short or damaged (its checksum does not fit its content).")
-        return body, safetensors.torch.load(blob)
+            state = unpack(body.get("state"), safetensors.torch.load(blob), card)
+            if not isinstance(state, dict):
+                raise _DamagedError(f"{path.name} is damaged (no table of a state).")
+            return state
+        except (*_SENSELESS, safetensors.SafetensorError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise _DamagedError(f"{path.name} makes no sense here ({_words(error)}).") from error
 
-    def _check_problem(self, found: dict[str, str]) -> None:
+    def _check_problem(self, found: dict[str, Any]) -> None:
         differing = [
-            f"{key} (here {self._problem.get(key, 'absent')}, there {found.get(key, 'absent')})"
+            f"{key:.80} (here {self._problem.get(key, 'absent')}, there {found.get(key, 'absent')!s:.2000})"
             for key in {**self._problem, **found}
             if self._problem.get(key) != found.get(key)
         ]
         if differing:
             raise CheckpointError(
-                f"The checkpoint in {self._folder} is of another problem. What differs: {'; '.join(differing)}. "
+                f"The checkpoint in {self._folder} is of another problem. What differs: {'; '.join(differing[:20])}. "
                 "Name another folder, remove this one, or ask for the same fit."
             )
-
-    def _write(self, path: Path, content: bytes) -> None:
-        part = path.with_name(path.name + ".part")
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        _sync_folder(self._folder)
 
     def _remove_all_but(self, steps: Iterable[int]) -> None:
         kept = {path for step in steps for path in (self._path(step, "json"), self._path(step, "safetensors"))}
         # JSON files first: without it the tensors are no checkpoint.
         for path in sorted(_files(self._folder), key=lambda path: path.suffix != ".json"):
-            if _NAME.fullmatch(path.name) and path not in kept:
+            if (_NAME.fullmatch(path.name) or _PARTS.fullmatch(path.name)) and path not in kept:
                 path.unlink(missing_ok=True)
 
 
@@ -154,6 +228,22 @@ def _files(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
+def _bytes(path: Path, most: int) -> bytes:
+    """The content of a plain file that is no larger than `most`: a sparse one may claim any size."""
+    try:
+        if not path.is_file():
+            raise _DamagedError(f"{path.name} is missing or no file.")
+        if path.stat().st_size > most:
+            raise _DamagedError(f"{path.name} is too large to be read ({path.stat().st_size / 2**30:.1f} GiB).")
+        return path.read_bytes()
+    except OSError as error:
+        raise _DamagedError(f"{path.name} is unreadable ({error.strerror}).") from error
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error!s:.200}"
+
+
 def seal(body: dict[str, Any]) -> bytes:
     """JSON whose first line is the checksum of the bytes after it."""
     rest = json.dumps(body, allow_nan=False).encode().removeprefix(b"{")
@@ -162,14 +252,3 @@ def seal(body: dict[str, Any]) -> bytes:
 
 def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming itself survive a loss of power, where the system can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

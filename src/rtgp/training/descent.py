@@ -30,8 +30,10 @@ class _Descent:
         self.optimizer, self.schedule, self.plateau = optimizer, schedule, plateau
         self.done = 0
         self.converged_at: int | None = None
+        self.resumed = session.resumed is not None  # and no step has been taken since
         if session.resumed is not None:
-            self._load(session.resumed)
+            with session.restoring():
+                self._load(session.resumed)
 
     def run(self) -> Outcome:
         if self.done == 0:
@@ -51,16 +53,26 @@ class _Descent:
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"] if rate is None else rate
         first: list[Row] = []
+        evaluating = [False]
 
         def closure() -> float:
+            evaluating[0] = True
             found = self.problem.evaluate()  # raises before a gradient that is not finite can be applied
+            evaluating[0] = False
             if not first:
                 rate = float(self.optimizer.param_groups[0]["lr"])
                 first.append(self.session.row(self.done, found, rate))
             return found.objective
 
-        self.optimizer.step(closure)
-        self.problem.push()
+        try:
+            self.optimizer.step(closure)
+        except Exception:
+            if evaluating[0] or not self.resumed:
+                raise
+            with self.session.restoring():  # the optimiser cannot work with the state that it was given
+                raise
+        self.resumed = False
+        self.problem.advance()
         steps = self.schedule.end
         self.done += 1
         return self.session.record(first[0], steps)
@@ -106,6 +118,11 @@ class _Descent:
         }
 
     def _load(self, state: dict[str, Any]) -> None:
-        self.done, self.converged_at = state["done"], state["converged_at"]
-        self.schedule.decay_from, self.schedule.end = state["decay_from"], state["end"]
+        self.done, converged = int(state["done"]), state["converged_at"]
+        self.converged_at = None if converged is None else int(converged)
+        decay_from, end = int(state["decay_from"]), int(state["end"])
+        latest = end if self.schedule.kind == "cosine" else self.schedule.steps
+        if not (0 <= self.done <= end <= self.schedule.steps and 0 <= decay_from <= latest):
+            raise ValueError(f"step {self.done} of {end}, where {self.schedule.steps} were asked for")
+        self.schedule.decay_from, self.schedule.end = decay_from, end
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,31 +1,31 @@
-"""Training of POE: all experts at once, exact and in float64, as one batch where it costs O(m^3).
+"""Training of POE: every rank trains its share of the experts, and all of them know how all of them are doing.
 
-The experts' losses are added and no parameter is shared, so that Adam, which works on each coordinate by itself, trains
-every expert as if it were alone.
+The experts have nothing in common but the point they start from, so no gradient is exchanged. After each evaluation one
+all-gather brings every expert's loss, gradient norm and hyperparameters to every rank: the history is that of one
+process, and an error is one of all ranks. Another at the end brings the parameters: any rank can save the model.
 """
 
 from __future__ import annotations
 
-import copy
+import hashlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from rtgp.baselines import POE
-from rtgp.errors import NotPositiveDefiniteError
-from rtgp.kernels import read_covariance
+from rtgp.distributed import Group, environment, everywhere
+from rtgp.errors import NotPositiveDefiniteError, RTGPError
+from rtgp.methods import anywhere
 from rtgp.models import ExpertsModel
-from rtgp.objectives import Batch, EstimateStats
-from rtgp.objectives.protocol import surrogate_loss
-from rtgp.operators import make_from_form
-from rtgp.training.coordinates import logarithmic
+from rtgp.objectives import EstimateStats
+from rtgp.operators import group_for
 from rtgp.training.errors import TrainingError
+from rtgp.training.expert_batch import ExpertBatch
 from rtgp.training.history import History, hyperparameters, make_row
 from rtgp.training.progress import Progress
 from rtgp.training.result import FitResult, FitStatus
@@ -48,33 +48,31 @@ def train_experts(
     began = time.perf_counter()
     steps = STEPS if steps is None else steps
     schedule = Schedule.of("cosine", LEARNING_RATE if learning_rate is None else learning_rate, steps)
+    group = group_for(method.operator)
+    if group.size > 1:
+        asked = {"method": repr(anywhere(method)), "steps": str(steps), "learning rate": str(learning_rate)}
+        group.check_same({**_fingerprint(model), **asked, **environment(model.experts[0].train_targets.device)})
+    own = model.experts[group.own(len(model))]
     size = len(model.experts[0].train_targets)
     each = max(1, _GROUP // size**2)
-    groups = [_Group(model.experts[k : k + each]) for k in range(0, len(model), each)]
-    optimizer = torch.optim.Adam([leaf for group in groups for leaf in group.leaves])
+    batches = [ExpertBatch(own[k : k + each]) for k in range(0, len(own), each)]
+    names = list(hyperparameters(model.experts[0]))
     history = History()
-    with Progress(progress, steps) as bar:
+    with Progress(progress and group.first, steps) as bar:
         for step in range(steps):
             rate = schedule.rate(step)
             assert rate is not None
-            values = median_hyperparameters(model)
-            losses = torch.cat([group.evaluate() for group in groups])
-            norm = math.sqrt(sum(float(p.grad.square().sum()) for g in groups for p in g.leaves if p.grad is not None))
-            if not (math.isfinite(norm) and bool(torch.isfinite(losses).all())):
-                raise TrainingError(
-                    "Expected a finite loss and gradient of every expert. Got NaN or infinity: lower the learning rate."
-                )
-            for options in optimizer.param_groups:
-                options["lr"] = rate
-            optimizer.step()
-            for group in groups:
-                group.push()
+            told = _tell(group, model, own, [batch.evaluate() for batch in batches])
+            values = {name: statistics.median(told[:, 3 + k].tolist()) for k, name in enumerate(names)}
+            for batch in batches:
+                batch.step(rate)
             stats = EstimateStats("poe", torch.float64, math.nan, math.nan, math.nan, 0.0)
-            seconds = time.perf_counter() - began
-            row = make_row(step, float(losses.mean()), 0.0, norm, math.nan, stats, rate, seconds, values)
+            norm, seconds = math.sqrt(float(told[:, 1].sum())), time.perf_counter() - began
+            row = make_row(step, float(told[:, 0].mean()), 0.0, norm, math.nan, stats, rate, seconds, values)
             history.append(row)
             bar.update(row, steps)
-    final = torch.cat([group.losses() for group in groups])
+    final = _tell(group, model, own, [batch.losses() for batch in batches])
+    _share(group, model, own)
     model.eval()
     return FitResult(
         history=history,
@@ -83,7 +81,7 @@ def train_experts(
         method_reason="asked for",
         steps=steps,
         seconds=time.perf_counter() - began,
-        loss=float(final.mean()),
+        loss=float(final[:, 0].mean()),
         loss_error=0.0,
         start=start,
         message=f"all {steps} steps were taken by each of {len(model)} experts of {size} points; the loss is the mean "
@@ -98,81 +96,67 @@ def median_hyperparameters(model: ExpertsModel) -> dict[str, float]:
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
 
-class _Group:
-    """Experts of equal size: their covariance matrices are one batch, factored and inverted at once. Each kernel is
-    evaluated and differentiated by itself, so that it need not know of batches."""
-
-    def __init__(self, experts: Sequence[Any]) -> None:
-        self._experts = list(experts)
-        self._wide = [copy.deepcopy(expert).double().train() for expert in self._experts]
-        self._parameters = [{name: p for name, p in e.named_parameters() if p.requires_grad} for e in self._wide]
-        self._coordinates = [
-            logarithmic(expert, name, parameter)
-            for expert, parameters in zip(self._wide, self._parameters, strict=True)
-            for name, parameter in parameters.items()
-        ]
-        self.leaves = [coordinate.leaf for coordinate in self._coordinates]
-
-    def evaluate(self) -> Tensor:
-        """The loss of each expert per point, (g,); gradients go to the leaves."""
-        batches = [_read(expert) for expert in self._wide]
-        losses, alpha, inverse = _solve(batches)
-        weights = inverse.baddbmm_(alpha, alpha.mT, beta=0.5, alpha=-0.5)  # Eq. 2: d loss / d (K + noise)
-        for expert, parameters, batch, weight, solve in zip(
-            self._wide, self._parameters, batches, weights, alpha[:, :, 0], strict=True
-        ):
-            for parameter in parameters.values():
-                parameter.grad = torch.zeros_like(parameter)
-            kernel = make_from_form(batch.form, "tiled").contract(_blocks(weight))
-            surrogate = surrogate_loss(kernel, weight.diagonal(), solve, batch)
-            for _, module, prior, closure, _ in expert.named_priors():
-                surrogate = surrogate - prior.log_prob(closure(module)).sum()
-            torch.autograd.backward(surrogate / len(solve))
-        for coordinate in self._coordinates:
-            coordinate.pull_gradient()
-        return losses
-
-    def losses(self) -> Tensor:
-        """The loss of each expert per point, (g,)."""
-        with torch.no_grad():
-            return _solve([_read(expert) for expert in self._wide])[0]
-
-    def push(self) -> None:
-        """Bring the experts to where training is."""
-        for coordinate in self._coordinates:
-            coordinate.push()
-        with torch.no_grad():
-            for expert, wide in zip(self._experts, self._wide, strict=True):
-                for parameter, value in zip(expert.parameters(), wide.parameters(), strict=True):
-                    parameter.copy_(value)
-
-
-def _read(expert: Any) -> Batch:
-    (x,), y = expert.train_inputs, expert.train_targets
-    prior = expert.forward(x)
-    noise = expert.likelihood.noise
-    noise = noise if isinstance(expert.likelihood, FixedNoiseGaussianLikelihood) else noise.reshape(())
-    return Batch(read_covariance(prior.lazy_covariance_matrix), noise, y - prior.mean)
-
-
-def _blocks(matrix: Tensor) -> Callable[[slice, slice], Tensor]:
-    return lambda rows, cols: matrix[rows, cols]
-
-
-def _solve(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-    """The losses per point (g,), the solves K_hat^-1 r (g, m, 1) and the inverses (g, m, m); no gradients."""
-    m = batches[0].form.size
-    everything = slice(0, m)
-    K_hat = torch.stack([batch.form.block(everything, everything) for batch in batches])
-    K_hat.diagonal(dim1=1, dim2=2).add_(torch.stack([batch.noise.detach().expand(m) for batch in batches]))
-    factor, info = torch.linalg.cholesky_ex(K_hat)
-    if bool(info.any()):
-        raise NotPositiveDefiniteError(
-            f"The covariance of {int((info > 0).sum())} of {len(info)} experts is not positive definite in float64. "
-            "Raise the lower bound of the noise, or lower the learning rate."
+def _tell(group: Group, model: ExpertsModel, own: Sequence[Any], evaluated: Sequence[Tensor]) -> Tensor:
+    """(k, 3 + p) on every rank: of each expert loss, squared gradient norm, whether it failed, and hyperparameters."""
+    reference = model.experts[0].train_targets
+    width = len(hyperparameters(model.experts[0]))
+    values = torch.tensor([list(hyperparameters(expert).values()) for expert in own], dtype=torch.float64)
+    nothing = torch.zeros(0, 3, dtype=torch.float64, device=reference.device)
+    mine = torch.cat([torch.cat([nothing, *evaluated]), values.reshape(-1, width).to(reference.device)], 1)
+    told = group.gather_rows(mine, len(model)).cpu()
+    failed = int(told[:, 2].sum())
+    if failed:
+        raise _of_all(
+            group,
+            NotPositiveDefiniteError(
+                f"The covariance of {failed} of {len(model)} experts is not positive definite in float64. "
+                "Raise the lower bound of the noise, or lower the learning rate."
+            ),
         )
-    residual = torch.stack([batch.residual.detach() for batch in batches])
-    alpha = torch.cholesky_solve(residual[:, :, None], factor)
-    log_det = 2.0 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    losses = 0.5 * ((log_det + (residual * alpha[:, :, 0]).sum(1)) / m + math.log(2.0 * math.pi))
-    return losses, alpha, torch.cholesky_inverse(factor)
+    if not bool(torch.isfinite(told[:, :2]).all()):
+        raise _of_all(
+            group,
+            TrainingError(
+                "Expected a finite loss and gradient of every expert. Got NaN or infinity: lower the learning rate."
+            ),
+        )
+    return told
+
+
+def _share(group: Group, model: ExpertsModel, own: Sequence[Any]) -> None:
+    """Every expert's parameters to every rank."""
+    if group.size == 1:
+        return
+    reference = next(model.experts[0].parameters())
+    count = sum(parameter.numel() for parameter in model.experts[0].parameters())
+    mine = [torch.cat([p.detach().reshape(-1) for p in expert.parameters()]) for expert in own]
+    whole = group.gather_rows(torch.cat([reference.new_zeros(0), *mine]).reshape(-1, count).detach(), len(model))
+    with torch.no_grad():
+        for expert, values in zip(model, whole, strict=True):
+            parameters = list(expert.parameters())
+            parts = torch.split(values, [parameter.numel() for parameter in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.copy_(part.reshape(parameter.shape))
+
+
+def _of_all(group: Group, error: RTGPError) -> RTGPError:
+    return everywhere(error) if group.size > 1 else error
+
+
+def _fingerprint(model: ExpertsModel) -> dict[str, str]:
+    """What must be the same on every rank before they divide the experts."""
+    points, values = hashlib.sha256(), hashlib.sha256()
+    for expert in model:
+        noise = expert.likelihood.noise
+        for tensor in (*expert.train_inputs, expert.train_targets, *([noise] if noise.numel() > 1 else [])):
+            points.update(repr((tuple(tensor.shape), tensor.dtype)).encode() + _bytes(tensor))
+        for parameter in expert.parameters():
+            values.update(_bytes(parameter))
+    return {
+        "points of the experts (the data, or the seed)": points.hexdigest(),
+        "hyperparameters at the start": values.hexdigest(),
+    }
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()

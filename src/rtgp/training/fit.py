@@ -15,6 +15,7 @@ from torch import Tensor
 from rtgp.baselines import SGGP
 from rtgp.distributed import environment
 from rtgp.errors import SettingError
+from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, anywhere, likelihood_method
 from rtgp.operators import group_for
 from rtgp.training.checkpoint import CheckpointFolder
@@ -119,8 +120,10 @@ def fit(
         "tolerance": str(tolerance),
         "patience": str(patience),
     }
+    what = f"Training by {type(method).__name__} on {X.shape[0]:,} points"
+    enough = enough_memory(what, remedy_for(method, X.shape[0], str(X.device)))
     try:
-        with in_float64(model, likelihood, X, y) if lbfgs else nullcontext((X, y)) as data:
+        with enough, in_float64(model, likelihood, X, y) if lbfgs else nullcontext((X, y)) as data:
             problem = Problem(
                 model,
                 likelihood,
@@ -135,7 +138,7 @@ def fit(
             if group.size > 1:
                 group.check_same({**asked, "checkpoint": _yes_or_no(checkpoint), **environment(data[0].device)})
             folder = None if checkpoint is None else CheckpointFolder(checkpoint, asked)
-            with Progress(progress and group.first, steps) as bar:
+            with folder or nullcontext(), Progress(progress and group.first, steps) as bar:
                 session = Session(problem, callback, folder, checkpoint_every, bar, group)
                 if session.finished is None:
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
@@ -144,7 +147,8 @@ def fit(
                     if not warned:  # the hyperparameters have changed, and with them what features can do
                         warn_of_features(problem, method, seed)
                     return _finish(session, outcome, method, reason, name)
-            return _result(session, session.finished, method, reason, name)
+            with session.restoring():
+                return _result(session, session.finished, method, reason, name)
     finally:
         for parameter in model.parameters():
             parameter.grad = None
@@ -225,12 +229,12 @@ def _result(session: Session, finished: dict[str, Any], method: Method, reason: 
         status=FitStatus(finished["status"]),
         method=method,
         method_reason=reason,
-        steps=finished["steps"],
+        steps=int(finished["steps"]),
         seconds=session.seconds,
-        loss=finished["loss"],
-        loss_error=finished["loss_error"],
+        loss=float(finished["loss"]),
+        loss_error=float(finished["loss_error"]),
         start=session.start,
-        message=finished["message"],
+        message=str(finished["message"]),
         optimizer=optimizer,
     )
 

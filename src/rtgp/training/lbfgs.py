@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rtgp.errors import RTGPError
+from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training.errors import CheckpointError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation, Problem
@@ -77,6 +77,8 @@ class Surface:
             value = self._evaluations[k].objective
             grads = [leaf.grad.reshape(-1).double() for leaf in self.problem.leaves if leaf.grad is not None]
             gradient = torch.cat(grads).cpu().numpy().copy()
+        except OutOfMemoryError:  # not the point's fault
+            raise
         except RTGPError as error:
             if not self.values:
                 raise
@@ -108,8 +110,17 @@ class Surface:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.points, self.gradients = list(state["points"].numpy()), list(state["gradients"].numpy())
-        self.values, self._known = list(state["values"]), len(state["values"])
+        points, gradients, values = state["points"], state["gradients"], list(map(float, state["values"]))
+        size = (len(values), len(self.x()))
+        for tensor in (points, gradients):
+            if tuple(tensor.shape) != size or tensor.dtype != torch.float64 or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(
+                    f"points or gradients of shape {tuple(tensor.shape)}, expected {size}, finite, float64"
+                )
+        if not values or not all(map(math.isfinite, values)):
+            raise ValueError("no values, or some that are not finite")
+        self.points, self.gradients = list(points.numpy()), list(gradients.numpy())
+        self.values, self._known = values, len(values)
 
 
 class _StopError(Exception):
@@ -158,8 +169,9 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
     surface = Surface(session.problem)
     start = surface.x()
     if session.resumed is not None:
-        surface.load_state_dict(session.resumed)
-        start = surface.points[0].copy()
+        with session.restoring():
+            surface.load_state_dict(session.resumed)
+            start = surface.points[0].copy()
     known, iteration = len(session.history), 0
 
     def accept(x: Array) -> None:
@@ -167,7 +179,8 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
         if iteration >= known:
             found = surface.evaluation(x)
             stop = session.record(session.row(iteration, found, math.nan), steps)
-            if stop or session.due(iteration):
+            # Not where an evaluation has failed: a later run would take what stands in for it for a value.
+            if (stop or session.due(iteration)) and surface.failure is None:
                 session.save(iteration, surface.state_dict())
             if stop:
                 raise _StopError

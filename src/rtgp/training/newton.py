@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtgp.errors import RTGPError
+from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation
 from rtgp.training.result import FitStatus
@@ -71,7 +71,8 @@ class _Newton:
         self.velocity = torch.zeros_like(self.accepted)
         self.metric = torch.diag(torch.ones_like(self.accepted))
         if session.resumed is not None:
-            self._load(session.resumed)
+            with session.restoring():
+                self._load(session.resumed)
 
     def run(self) -> Outcome:
         if self.done == 0:
@@ -92,6 +93,8 @@ class _Newton:
         while True:
             try:
                 return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
+            except OutOfMemoryError:  # not the point's fault
+                raise
             except RTGPError:
                 if self.done == 0 or self.reach < _LEAST_REACH:
                     raise
@@ -181,7 +184,13 @@ class _Newton:
         }
 
     def _load(self, state: dict[str, Any]) -> None:
-        self.done, self.settled, self.reach = state["done"], state["settled"], state["reach"]
-        self.gains, self.noises = list(state["gains"]), list(state["noises"])
-        self.loss = (state["loss"], state["loss_error"])
-        self.accepted, self.velocity, self.metric = state["accepted"], state["velocity"], state["metric"]
+        self.done, self.settled, self.reach = int(state["done"]), int(state["settled"]), float(state["reach"])
+        self.gains, self.noises = list(map(float, state["gains"])), list(map(float, state["noises"]))
+        self.loss = (float(state["loss"]), float(state["loss_error"]))
+        found = [state[name] for name in ("accepted", "velocity", "metric")]
+        for tensor, like in zip(found, (self.accepted, self.velocity, self.metric), strict=True):
+            if (tensor.shape, tensor.dtype) != (like.shape, like.dtype) or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"a point or metric of shape {tuple(tensor.shape)}, or one that is not finite")
+        if not (0 <= self.done <= self.steps and self.settled >= 0 and 0.0 < self.reach <= _REACH):
+            raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}")
+        self.accepted, self.velocity, self.metric = found

@@ -22,7 +22,7 @@ from rtgp.methods import Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
 from rtgp.training.coordinates import Coordinate, Plain, logarithmic
-from rtgp.training.errors import TrainingError
+from rtgp.training.errors import CheckpointError, TrainingError
 from rtgp.training.history import hyperparameters
 from rtgp.training.priors import absolute, prior_hessian
 
@@ -92,6 +92,16 @@ class Problem:
         for coordinate in self._coordinates:
             coordinate.push()
 
+    def advance(self) -> None:
+        """Bring the model's parameters to where an optimiser has gone, or back if that is nowhere."""
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in self.leaves):
+            self.restore(self._good)
+            raise TrainingError(
+                "Expected the optimiser to take a finite step. Got NaN or infinity; the parameters are those of the "
+                "last good step. Lower the learning rate."
+            )
+        self.push()
+
     def take_parameters(self, other: Problem) -> None:
         """Go to where another problem of the same model is."""
         with torch.no_grad():
@@ -150,6 +160,13 @@ class Problem:
                     "float64), lower the learning rate, or constrain the noise from below."
                 )
             norm += square
+        metric = None if estimate.information is None else self._metric(estimate.information)
+        for part, what in ((scatter, "scatter of the gradient"), (metric, "information matrix")):
+            if part is not None and not bool(torch.isfinite(part).all()):
+                raise TrainingError(
+                    f"Expected a finite {what}. It holds NaN or infinity; no step has been taken, and the parameters "
+                    "are those of the last good step. Train in float64, or take optimizer='adam'."
+                )
         stats = _stats(self.mll)
         found = Evaluation(
             objective=float(objective.detach()),
@@ -158,7 +175,7 @@ class Problem:
             stats=stats,
             gradient=_flat([leaf.grad for leaf in self.leaves if leaf.grad is not None]),
             contrast=scatter,
-            information=None if estimate.information is None else self._metric(estimate.information),
+            information=metric,
         )
         if not (math.isfinite(found.objective) and math.isfinite(found.loss)):
             raise TrainingError(
@@ -211,8 +228,19 @@ class Problem:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        own, trained = self.mll.state_dict(), dict(self.mll.named_parameters())
+        pairs = [
+            *zip(self.leaves, state["leaves"], strict=True),
+            *((own[name], state["tensors"][name]) for name in own),
+        ]
+        numbers = [*state["leaves"], *(state["tensors"][name] for name in trained)]
+        if any(a.shape != b.shape for a, b in pairs) or not all(bool(torch.isfinite(v).all()) for v in numbers):
+            raise CheckpointError(
+                "Expected finite parameters of the model's shapes in the checkpoint. Got others: remove the checkpoint "
+                "folder to begin anew."
+            )
         with torch.no_grad():
-            for name, tensor in self.mll.state_dict().items():
+            for name, tensor in own.items():
                 tensor.copy_(state["tensors"][name])
         self.mll._objective.load_state_dict(state["objective"])
         self.generator.set_state(state["generator"])

@@ -6,6 +6,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -46,26 +47,31 @@ class Session:
         self._began = time.perf_counter()
         state = self._load()
         if state is not None:
-            self.history = History(state["rows"])
-            self.start, self._earlier = state["start"], state["seconds"]
-            self.resumed, self.finished = state["optimizer"], state["finished"]
-            problem.load_state_dict(state["problem"])
+            with self.restoring():
+                self.history = History([{**row, "loss": float(row["loss"])} for row in state["rows"]])
+                self.start, self._earlier = str(state["start"]), float(state["seconds"])
+                self.resumed, self.finished = dict(state["optimizer"]), state["finished"]
+                problem.load_state_dict(state["problem"])
 
     def _load(self) -> dict[str, Any] | None:
         folder = self._folder
         if folder is None:
             return None
         if self._group.size == 1:
-            return folder.load()
+            return folder.load(self.problem.X.device)
 
         def read() -> tuple[Any, dict[str, Tensor]] | None:
             tensors: dict[str, Tensor] = {}
-            state = folder.load()
+            state = folder.load(self.problem.X.device)
             return None if state is None else (pack(state, tensors), tensors)
 
         found = self._group.from_first(read)
         state: dict[str, Any] | None = None if found is None else unpack(*found, self.problem.X.device)
         return state
+
+    def restoring(self) -> AbstractContextManager[None]:
+        """For what is done with the content of a checkpoint: an error there is the checkpoint's."""
+        return nullcontext() if self._folder is None else self._folder.restoring()
 
     @property
     def seconds(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ class TritonOperator(TiledOperator):
         from rtgp.operators.triton.symmetric import symmetric_product
 
         v = _single(columns(v, self.form.size))
-        if self.tuning.symmetric and self.precision == "float32":
+        if self.tuning.fitted(self._pair.rows.width).symmetric and self.precision == "float32":
             return symmetric_product(self._pair, v, self.tuning).mul_(self._scale)
         return product(self._pair, v, self.precision, self.tuning).mul_(self._scale)
 
@@ -70,6 +72,38 @@ class TritonOperator(TiledOperator):
         return TritonCross(
             joint, slice(n, joint.size), slice(0, n), self.tile, self._scale, self.precision, self.tuning
         )
+
+
+class HalfOperator(TritonOperator):
+    """One half of K stored; everything but products as in `TritonOperator`."""
+
+    def __init__(self, form: KernelForm, tile: int = 4096) -> None:
+        from rtgp.operators.triton.half import store
+
+        super().__init__(form, tile)
+        self._half = store(self._pair)
+        self._root = torch.full((1,), math.sqrt(self._scale), device=form.device)
+
+    def renew(self, form: KernelForm) -> bool:
+        from rtgp.operators.triton.half import store
+
+        if form.size != self.form.size or form.device != self.form.device or supported(form) is not None:
+            return False
+        half, root = self._half, self._root
+        TritonOperator.__init__(self, form, self.tile)
+        self._half, self._root = store(self._pair, half), root.fill_(math.sqrt(self._scale))
+        return True
+
+    def matmul(self, v: Tensor) -> Tensor:
+        from rtgp.operators.triton.half import half_product
+
+        return half_product(self._half, _single(columns(v, self.form.size)), self._scale)
+
+    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+        from rtgp.operators.triton.half import half_product
+
+        # scale S K S: the scale is read when this runs, not when it was recorded.
+        return half_product(self._half, _single(columns(v, self.form.size)), 1.0, s * self._root)
 
 
 class TritonCross(CrossOperator):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 PAD = 256  # rows are padded to a multiple of the largest block: no masks in the inner loops
+TILE = 128  # of a stored half of K; divides PAD
 CHUNK = 64  # inputs of the expanded product are read this many at a time
 
 # z is multiplied by this, so that the exponent of a kernel is a power of two of a distance without a further product:
@@ -103,6 +104,12 @@ def _points(z: Tensor, norms: Tensor, scale: Tensor, expanded: bool) -> Points:
     return Points(
         n, transposed, padded_norms, *(torch.nn.functional.pad(t, (0, short, 0, extra)) for t in (left, right))
     )
+
+
+def half_bytes(n: int) -> int:
+    """Memory of one half of an n x n matrix in tiles, two float16 for each number."""
+    blocks = -(-n // TILE)
+    return blocks * (blocks + 1) // 2 * TILE * TILE * 4
 
 
 def padded_size(n: int) -> int:

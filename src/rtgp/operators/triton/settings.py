@@ -14,38 +14,47 @@ _WIDE = 64  # of the expanded inputs: three times their number and six
 
 @dataclass(frozen=True)
 class Tuning:
-    """One launch configuration. The defaults are meant for an H100 or H200; results do not depend on them beyond
-    rounding."""
+    """One launch configuration; results do not depend on it beyond rounding. 0: what was fastest on an H200, which
+    differs between distances from differences (few inputs) and from one product (benchmarks/results/gpu_tuning.csv)."""
 
-    block_rows: int = 128  # BLOCK_M: rows of K per program
-    block_columns: int = 64  # BLOCK_N: columns of K per step of its loop
+    block_rows: int = 0  # BLOCK_M: rows of K per program
+    block_columns: int = 0  # BLOCK_N: columns of K per step of its loop
     warps: int = 4
-    stages: int = 2
+    stages: int = 0
     splits: int = 0  # programs that share the columns of one row block; 0: as many as fill the card
     direct: int = 4  # up to this many inputs, distances come from differences; beyond, from one product
-    symmetric: bool = False  # square K: each tile used twice, by atomic additions, whose order is not fixed
+    # Square K: each tile used twice, by atomic additions, whose order is not fixed. None: where that is faster.
+    symmetric: bool | None = None
     arithmetic: str = ""  # of K @ V: one of ARITHMETICS; empty: float16x3, or tf32 where `precision` says so
-    gradient_rows: int = 64
+    gradient_rows: int = 128
     gradient_columns: int = 64
     gradient_warps: int = 4
 
     def __post_init__(self) -> None:
         for name in ("block_rows", "block_columns", "gradient_rows", "gradient_columns"):
-            if getattr(self, name) not in _BLOCKS:
+            if getattr(self, name) not in (0, *_BLOCKS):
                 raise SettingError(f"The {name!r} parameter must be one of {_BLOCKS}. Got {getattr(self, name)!r}.")
         if self.arithmetic not in ("", *ARITHMETICS):
             raise SettingError(f"The 'arithmetic' parameter must be one of {ARITHMETICS}. Got {self.arithmetic!r}.")
 
     def fitted(self, width: int) -> Tuning:
-        """Smaller blocks and fewer stages where the inputs are wide: a program's shared memory is 227 KiB at most."""
-        if width <= _WIDE:
-            return self
-        return replace(
+        """With nothing left open, for expanded inputs of this width (0: none). Smaller blocks and fewer stages where
+        the inputs are wide: a program's shared memory is 227 KiB at most."""
+        chosen = replace(
             self,
-            block_rows=min(self.block_rows, 64),
-            block_columns=min(self.block_columns, 64),
-            gradient_columns=min(self.gradient_columns, 32),
-            gradient_rows=min(self.gradient_rows, 64),
+            block_rows=self.block_rows or 64,
+            block_columns=self.block_columns or (128 if width == 0 else 64),
+            stages=self.stages or (3 if width == 0 else 2),
+            symmetric=width > 0 if self.symmetric is None else self.symmetric,
+        )
+        if width <= _WIDE:
+            return chosen
+        return replace(
+            chosen,
+            block_rows=min(chosen.block_rows, 64),
+            block_columns=min(chosen.block_columns, 64),
+            gradient_columns=min(chosen.gradient_columns, 32),
+            gradient_rows=min(chosen.gradient_rows, 64),
             stages=1,
         )
 

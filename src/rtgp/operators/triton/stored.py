@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
-"""K @ V for a stored K and few columns, near the bandwidth of the memory.
+"""A @ V for a stored matrix and few columns, near the bandwidth of the memory.
 
 A matrix library is made for square products: with 12 columns it reaches a third of the bandwidth, and adds up all n
 terms of a sum in float32 one after the other. Where they cancel, as in a solve, that is its largest error (n = 31,249,
@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rtgp.operators.triton.columns import MAXIMUM_COLUMNS, split_columns
 from rtgp.operators.triton.launch import on_device, processors
-from rtgp.operators.triton.points import padded_size
-from rtgp.operators.triton.product import LIFT, MAXIMUM_COLUMNS, padded_columns
+from rtgp.operators.triton.points import TILE, padded_size
+from rtgp.operators.triton.product import LIFT
 from rtgp.operators.triton.settings import split_count
 
 _ROWS, _COLUMNS, _WARPS, _STAGES = 64, 64, 4, 4
@@ -26,24 +27,26 @@ def stored_reference(matrix: Tensor, v: Tensor) -> Tensor:
     return matrix.double() @ v.double()
 
 
-@triton.jit(do_not_specialize=["n", "r", "column_blocks", "blocks_per_split"])
+@triton.jit(do_not_specialize=["m", "n", "r", "column_blocks", "blocks_per_split"])
 def _stored_kernel(
-    matrix,  # (n, n) of row stride `stride`
+    matrix,  # (m, n) of row stride `stride`
     v_high,  # (COLUMNS, padded) float16: V = high + low
     v_low,
-    sizes,  # (COLUMNS,): what the columns of V were divided by
-    out,  # (splits, n, r)
+    sizes,  # (padded / TILE, COLUMNS): of each tile's columns, see columns.py
+    out,  # (splits, m, r)
+    m,
     n,
     r,
     stride,
     padded,
     column_blocks,
     blocks_per_split,
-    lift,  # the largest entry of K times this is 2^15
-    one,  # 1.0
+    lift,  # the largest entry of the matrix times this is 2^15
     COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    TILE: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     split = tl.program_id(1)
@@ -54,8 +57,11 @@ def _stored_kernel(
     stop = tl.minimum(start + blocks_per_split, column_blocks)
     for block in range(start, stop):
         cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        k = tl.load(base + cols[None, :], mask=(rows < n)[:, None] & (cols < n)[None, :], other=0.0) * lift
-        # K = high + low and V = high + low; low low is below the last digit. Smallest first.
+        inside = (rows < m)[:, None]
+        if MASKED:  # numbers are then read one at a time
+            inside = inside & (cols < n)[None, :]
+        k = tl.load(base + cols[None, :], mask=inside, other=0.0) * lift
+        # A = high + low and V = high + low; low low is below the last digit. Smallest first.
         k_high = k.to(tl.float16)
         k_low = (k - k_high.to(tl.float32)).to(tl.float16)
         v_at = r_index[None, :] * padded + cols[:, None]
@@ -63,32 +69,38 @@ def _stored_kernel(
         part = tl.dot(k_low, high)
         part = tl.dot(k_high, tl.load(v_low + v_at), part)
         part = tl.dot(k_high, high, part)
-        total += part * one  # outside of the tensor cores: see product.py
-    total *= tl.load(sizes + r_index)[None, :]
-    inside = (rows < n)[:, None] & (r_index < r)[None, :]
-    tl.store(out + split.to(tl.int64) * n * r + rows[:, None].to(tl.int64) * r + r_index[None, :], total, mask=inside)
+        # Outside of the tensor cores, which round towards 0.
+        total += part * tl.load(sizes + (block * BLOCK_N // TILE) * COLUMNS + r_index)[None, :]
+    inside = (rows < m)[:, None] & (r_index < r)[None, :]
+    tl.store(out + split.to(tl.int64) * m * r + rows[:, None].to(tl.int64) * r + r_index[None, :], total, mask=inside)
 
 
 def stored_product(matrix: Tensor, v: Tensor, largest: float) -> Tensor:
-    """matrix @ v for a square float32 matrix whose rows are contiguous and whose entries are at most `largest`."""
+    """matrix @ v, (m, n) @ (n, r), for a float32 matrix whose rows are contiguous and whose entries are at most
+    `largest`. The matrix may have more columns than v has rows, of zeros: see `aligned`."""
     if v.shape[1] > MAXIMUM_COLUMNS:
         pieces = v.split(MAXIMUM_COLUMNS, dim=1)
         return torch.cat([stored_product(matrix, piece, largest) for piece in pieces], dim=1)
-    n, r = v.shape
-    if r == 0:
-        return torch.zeros_like(v)
-    padded = padded_size(n)
+    (m, n), r = matrix.shape, v.shape[1]
+    assert v.shape[0] <= n <= padded_size(v.shape[0])
+    if m * n * r == 0:
+        return v.new_zeros(m, r)
+    columns = split_columns(v, largest * 2.0**-LIFT)
+    row_blocks, column_blocks = triton.cdiv(m, _ROWS), triton.cdiv(n, _COLUMNS)
+    splits = split_count(row_blocks, column_blocks, processors(v.device))
+    per_split = triton.cdiv(column_blocks, splits)
+    splits = triton.cdiv(column_blocks, per_split)
+    out = torch.empty(splits, m, r, dtype=torch.float32, device=v.device)
     with on_device(v):
-        high, low, sizes = padded_columns(v, padded, "float16x3")
-        row_blocks, column_blocks = triton.cdiv(n, _ROWS), triton.cdiv(n, _COLUMNS)
-        splits = split_count(row_blocks, column_blocks, processors(v.device))
-        per_split = triton.cdiv(column_blocks, splits)
-        splits = triton.cdiv(column_blocks, per_split)
-        out = torch.empty(splits, n, r, dtype=torch.float32, device=v.device)
         _stored_kernel[(row_blocks, splits)](
-            matrix, high, low, sizes, out, n, r, matrix.stride(0), padded, column_blocks, per_split,
-            2.0**LIFT / largest, 1.0,
-            COLUMNS=high.shape[0], BLOCK_M=_ROWS, BLOCK_N=_COLUMNS, num_warps=_WARPS, num_stages=_STAGES,
+            matrix, columns.high, columns.low, columns.sizes, out, m, n, r, matrix.stride(0), columns.padded,
+            column_blocks, per_split, 2.0**LIFT / largest,
+            COLUMNS=columns.width, BLOCK_M=_ROWS, BLOCK_N=_COLUMNS, TILE=TILE,
+            MASKED=n % _COLUMNS != 0, num_warps=_WARPS, num_stages=_STAGES,
         )  # fmt: skip
-    total = out[0] if splits == 1 else out.sum(0)
-    return total.mul_(largest)
+    return out[0] if splits == 1 else out.sum(0)
+
+
+def aligned(matrix: Tensor) -> Tensor:
+    """The same with columns of zeros up to a multiple of the kernel's block, so that rows are read in long words."""
+    return torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % _COLUMNS)).contiguous()

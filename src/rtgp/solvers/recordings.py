@@ -1,0 +1,50 @@
+"""Recorded runs of conjugate gradients, kept from one call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from rtgp.solvers.fused_iteration import FusedIteration
+from rtgp.solvers.preconditioner import Preconditioner
+
+_MOST = 4
+
+
+class Recordings:
+    """Recording a run takes as long as ten iterations of it. One that is kept serves every run on the same system and
+    preconditioner, the same objects, whatever has been written into them since."""
+
+    def __init__(self) -> None:
+        self._kept: list[FusedIteration] = []
+
+    def start(
+        self,
+        matmul: Callable[[Tensor], Tensor],
+        rhs: Tensor,
+        preconditioner: Preconditioner,
+        precision: float,
+        groups: Sequence[slice],
+        reference: Mapping[int, float],
+        count: int,
+    ) -> FusedIteration:
+        """A run from the beginning, by an earlier recording where there is one."""
+        # Those of another system or preconditioner will not be asked for again, and hold memory.
+        self._kept = [run for run in self._kept if run.works_on(matmul, preconditioner)][-_MOST:]
+        for run in self._kept:
+            if run.fits(rhs, precision, groups, count):
+                run.restart(rhs, reference)
+                return run
+        made = FusedIteration(matmul, rhs, preconditioner, precision, groups, reference, count)
+        self._kept.append(made)
+        return made
+
+    def clear(self) -> None:
+        self._kept = []
+
+    def __deepcopy__(self, memo: object) -> Recordings:
+        return Recordings()
+
+    def __reduce__(self) -> tuple[type[Recordings], tuple[()]]:
+        return Recordings, ()

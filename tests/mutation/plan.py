@@ -1,0 +1,59 @@
+"""What is sampled, and which tests belong to which module: quick ones first, since the first failure ends a trial."""
+
+from __future__ import annotations
+
+SEED = 20210614
+# Patterns of modules below src/rtgp, and how many faults are drawn from them.
+SAMPLE: dict[tuple[str, ...], int] = {
+    ("truncation/*.py",): 55,
+    ("solvers/cg.py",): 35,
+    ("objectives/*.py",): 70,
+}
+
+_TRUNCATION = [
+    "tests/truncation/test_moments.py",
+    "tests/truncation/test_distributions.py",
+    "tests/truncation/test_weighting.py",
+    "tests/truncation/test_series.py",
+    "tests/truncation/test_unbiased.py",
+]
+_CG = ["tests/solvers/test_chunks.py", "tests/test_linear_algebra.py", "tests/solvers/test_lanczos.py"]
+_FOURIER = [
+    "tests/objectives/test_fourier_algebra.py",
+    "tests/objectives/test_fourier_objective.py",
+    "tests/objectives/test_fourier_enumeration.py",
+]
+_KRYLOV = [
+    "tests/objectives/test_state.py",
+    "tests/objectives/test_enumeration.py",
+    "tests/objectives/test_contrast.py",
+    "tests/objectives/test_float32.py",
+    "tests/objectives/test_automatic.py",
+    "tests/test_mll.py",
+]
+_OBJECTIVES = {
+    "cholesky": ["tests/test_mll.py"],
+    "control_variate": ["tests/objectives/test_control_variate.py", *_KRYLOV],
+    "fourier": _FOURIER,
+    "fourier_algebra": _FOURIER,
+    "fourier_limit": [*_FOURIER, "tests/diagnostics/test_fourier.py"],
+    "information": ["tests/objectives/test_information.py", "tests/objectives/test_state.py"],
+    "krylov": [*_KRYLOV, "tests/objectives/test_information.py", "tests/objectives/test_upkeep.py"],
+    "krylov_run": [*_KRYLOV, "tests/objectives/test_information.py"],
+    "ladder": _FOURIER,
+    "protocol": [*_KRYLOV, "tests/objectives/test_fourier_objective.py"],
+    "sggp": ["tests/objectives/test_sggp.py"],
+    "single_sample": _FOURIER,
+    "term_sizes": _FOURIER,
+    "upkeep": ["tests/objectives/test_upkeep.py", *_KRYLOV],
+}
+
+
+def tests_of(module: str) -> list[str]:
+    """The test files of a module, such as "rtgp/objectives/krylov.py"."""
+    _, part, name = module.removesuffix(".py").split("/")
+    if part == "truncation":
+        return [*_TRUNCATION, "tests/test_linear_algebra.py"] if name == "weighting" else _TRUNCATION
+    if part == "solvers":
+        return [*_CG, "tests/objectives/test_enumeration.py", "tests/objectives/test_float32.py"]
+    return _OBJECTIVES[name]

@@ -1,0 +1,83 @@
+"""The fused kernels of conjugate gradients against the plain recurrence: on a card, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_mode
+from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity
+from rtgp.solvers.fused_iteration import FusedIteration
+from rtgp.solvers.iteration import Iteration
+
+devices = pytest.mark.parametrize("device", [triton_mode.CPU, triton_mode.GPU])
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+
+
+def system(n: int, r: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """A = L L^T + I + something small, a factor close to L, and right-hand sides; the second is done in one step."""
+    generator = torch.Generator().manual_seed(n + r)
+    factor = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    rest = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    matrix = factor @ factor.T + torch.eye(n, dtype=torch.float64) + rest @ rest.T / (2 * n)
+    rhs = torch.randn(n, r, generator=generator, dtype=torch.float64)
+    if r > 1:
+        rhs[:, 1] = torch.linalg.eigh(matrix).eigenvectors[:, 0]
+    return matrix.to(device, dtype), factor.to(device), rhs.to(device, dtype)
+
+
+@triton_mode.needs_triton
+@devices
+@dtypes
+@pytest.mark.parametrize("n, r", [(1, 1), (17, 11), (130, 3), (700, 20)])
+@pytest.mark.parametrize("preconditioned", [True, False])
+def test_the_same_recurrence(n: int, r: int, preconditioned: bool, dtype: torch.dtype, device: str) -> None:
+    matrix, factor, rhs = system(n, r, dtype, device)
+    # An eigenvector is solved in one step only without a preconditioner.
+    preconditioner = LowRankPlusIdentity(factor[:, : min(4, n)], dtype) if preconditioned else IdentityPreconditioner()
+    groups = [slice(0, 1)] if r == 1 else [slice(0, 1), slice(1, r)]
+    settings = (lambda v: matrix @ v), rhs, preconditioner, 1e-3, groups, {0: float(n)}
+    plain, fused = Iteration(*settings, None), FusedIteration(*settings, 3)
+    # Rounding is amplified from step to step: the further a run, the less the two have in common.
+    tolerance = 1e-3 if dtype == torch.float32 else 1e-6
+    for _ in range(1 if dtype == torch.float32 else 3):
+        wanted, got = plain.advance(3), fused.advance(3)
+        assert torch.equal(got.active, wanted.active)
+        assert got.looks().active == wanted.looks().active
+        assert got.looks().positive == wanted.looks().positive
+        assert got.looks().proxies == pytest.approx(wanted.looks().proxies, rel=tolerance, abs=1e-6)
+        for name in ("direction", "gamma", "squares", "beta"):
+            torch.testing.assert_close(getattr(got, name), getattr(wanted, name), rtol=tolerance, atol=tolerance)
+    if not preconditioned and r > 1:
+        assert not bool(got.active[0, 1])
+
+
+@triton_mode.needs_triton
+@devices
+def test_negative_curvature_is_told(device: str) -> None:
+    matrix, _, rhs = system(40, 3, torch.float64, device)
+    settings = (lambda v: -matrix @ v), rhs, IdentityPreconditioner(), 1e-3, [slice(0, 3)], {}
+    assert FusedIteration(*settings, 2).advance(2).looks().positive[0] is False
+    broken = torch.full_like(matrix, math.nan)
+    settings = (lambda v: broken @ v), rhs, IdentityPreconditioner(), 1e-3, [slice(0, 3)], {}
+    assert FusedIteration(*settings, 2).advance(2).looks().positive[0] is False
+
+
+@triton_mode.needs_triton
+@triton_mode.needs_cuda
+@pytest.mark.gpu
+@dtypes
+@pytest.mark.parametrize("n, rank, r", [(33, 5, 1), (2000, 300, 12), (700, 64, 3)])
+def test_the_same_solve(n: int, rank: int, r: int, dtype: torch.dtype) -> None:
+    """On a card `LowRankPlusIdentity.solve` is fused; its reference is the same object on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(n, rank, generator=generator, dtype=torch.float64) * torch.logspace(2, -2, rank).double()
+    rhs = torch.randn(n, r, generator=generator, dtype=torch.float64).to(dtype)
+    wanted, wanted_squares = LowRankPlusIdentity(factor, torch.float64).solve(rhs.double())
+    got, squares = LowRankPlusIdentity(factor.cuda(), dtype).solve(rhs.cuda())
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(squares.cpu(), wanted_squares, rtol=tolerance, atol=tolerance)
