@@ -34,19 +34,23 @@ def cells() -> Iterator[Cell]:
     for noise in NOISES:
         for lengthscale in LENGTHSCALES:
             yield from (Cell(300, "grid", lengthscale, noise, *one) for one in every)
+    for noise in (1e-11, 1e-13, 1e-15):  # up to the limit of float64, and beyond
+        for lengthscale in LENGTHSCALES:
+            yield from (Cell(300, "grid", lengthscale, noise, "float64", method) for method in ("cholesky", "rr-cg"))
     for kind in ("scattered", "six inputs", "duplicates", "outlier in x", "outlier in y"):
         for noise in (1e-8, 1e-2):
             for lengthscale in (0.1, 1e3):
                 yield from (Cell(300, kind, lengthscale, noise, *one) for one in every)
     # CG has the code of RR-CG; with random probes it scatters more.
     two = [(dtype, method) for method in ("cholesky", "rr-cg") for dtype in DTYPES]
-    for noise, lengthscale in ((1e-2, 0.1), (1e-8, 1e3), (1e-2, 1e3), (1e-8, 1.0), (1e-8, 0.1), (1e-8, 1e-3)):
+    for noise, lengthscale in ((1e-2, 0.1), (1e-8, 1e3), (1e-2, 1e3), (1e-8, 1.0), (1e-8, 1e-3)):
         yield from (Cell(2000, "grid", lengthscale, noise, *one) for one in two)
     for kind in ("duplicates", "outlier in x", "outlier in y"):
         yield from (Cell(2000, kind, 0.1, 1e-2, *one) for one in two)
-    for kind, noise in (("grid", 1e-2), ("duplicates", 1e-2), ("grid", 1e-8)):
-        yield from (Cell(20000, kind, 0.3, noise, dtype, "rr-cg") for dtype in ("float32", "float64"))
-    yield Cell(20000, "grid", 0.3, 1e-8, "float64", "cholesky")
+    yield from (Cell(2000, "grid", 0.1, 1e-8, dtype, "cholesky") for dtype in DTYPES)
+    yield Cell(20000, "grid", 0.3, 1e-2, "float32", "rr-cg")
+    yield Cell(20000, "duplicates", 0.3, 1e-2, "float32", "rr-cg")
+    yield Cell(20000, "grid", 0.3, 1e-8, "float32", "rr-cg")
 
 
 @lru_cache(maxsize=16)

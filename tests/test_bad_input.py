@@ -270,13 +270,15 @@ class TestNotPositiveDefinite:
 
     def test_cholesky_names_the_noise_that_helps(self):
         """Callers of GPyTorch know NotPSDError: BoTorch starts anew from another point when it comes."""
-        model = self.model()
+        likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-30))
+        model = Model(X[:10].repeat(3, 1), Y, likelihood).double().train()
+        model.likelihood.noise = torch.tensor(1e-20, dtype=torch.float64)  # float32 would go over to float64
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "cholesky")
         with pytest.raises(NotPositiveDefiniteError, match=r"multiply the noise variance by ([0-9.e+]+)") as caught:
             estimated(mll, model.train_targets)
         assert isinstance(caught.value, NotPSDError)
         factor = float(str(caught.value).split("multiply the noise variance by ")[1].split()[0])
-        model.likelihood.noise = 1e-12 * factor
+        model.likelihood.noise = torch.tensor(1e-20 * factor, dtype=torch.float64)
         assert_finite(*estimated(mll, model.train_targets))
 
     def test_the_remedies_help(self):

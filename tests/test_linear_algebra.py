@@ -171,7 +171,7 @@ class TestLogdetIsUnbiased:
         n = 6
         matrix = spd(n)
         signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=n)), dtype=torch.float64).T  # (n, 2^n)
-        monkeypatch.setattr("rtgp.estimators.probes.random_signs", lambda size, count, generator: signs)
+        monkeypatch.setattr("rtgp.estimators.probes.random_signs", lambda *_: signs)
         settings = PRECONDITIONERS[preconditioner]
         if settings is not None:
             settings = rtgp.PivotedCholesky(2, settings.pivoting)

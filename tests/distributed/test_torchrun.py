@@ -75,7 +75,7 @@ def test_experts_on_many_processes_make_the_files_that_one_makes(
     assert done.stderr.count("Model saved") == 1
     assert words in " ".join(done.stdout.split())
     data = pd.read_csv(table)
-    one = rtgp.GPRegressor(method="poe", dtype="float64", steps=6, random_state=0)
+    one = rtgp.GPRegressor(method=rtgp.POE(), dtype="float64", steps=6, random_state=0)
     one.fit(data[["longitude", "latitude"]], data["elevation"].to_numpy()).save(tmp_path / "one")
     tensors = [load_file(tmp_path / name / "model.safetensors") for name in ("many", "one")]
     assert tensors[0].keys() == tensors[1].keys()

@@ -30,9 +30,8 @@ WORDS = {
     "covariance": ["The prediction does not fit", "fewer"],
     "table": ["sparse.csv: the file has 2048.0 GiB", "Read fewer rows"],
     "cholesky_unasked": ["two matrices of 30,000 x 30,000", "'rr-cg'"],
-    "svgp": ["Training by SVGP", "fewer inducing points"],
     "drop_in": ["The likelihood of 30,000 points by RRCG", "'tiled'"],
-    "tiled": ["fitted 30000"],
+    "tiled": ["trained on 20000 points"],
 }
 
 
@@ -41,7 +40,7 @@ WORDS = {
     "scenes",
     [
         ("cholesky", "dense", "covariance", "table"),
-        pytest.param(("cholesky_unasked", "svgp", "drop_in", "tiled"), marks=pytest.mark.slow),
+        pytest.param(("cholesky_unasked", "drop_in", "tiled"), marks=pytest.mark.slow),
     ],
     ids=lambda scenes: scenes[0],
 )
@@ -108,6 +107,23 @@ def test_at_a_later_step(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPa
     again = make(X, y)
     fit(again, again.likelihood, X, y, **settings, checkpoint=tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [(rtgp.SVGP(inducing=5), "fewer inducing points"), (rtgp.POE(expert_size=5), "smaller experts")],
+)
+def test_methods_with_a_training_of_their_own(
+    method: rtgp.SVGP | rtgp.POE, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ERRORS["torch"]
+
+    for name in ("train_variational", "train_experts"):
+        monkeypatch.setattr(f"rtgp.modelling.fitting.{name}", fail)
+    X, y = airports(20)
+    with pytest.raises(OutOfMemoryError, match=rf"Training by {type(method).__name__} on 20 points.*{words}"):
+        rtgp.GPRegressor(method=method, random_state=0, steps=1).fit(X.numpy(), y.numpy())
 
 
 def test_other_errors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

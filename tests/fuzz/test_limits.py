@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rtgp.datasets import limits, read_table
+from rtgp.datasets import csv_files, download, limits, read_table
 from rtgp.errors import InputError, OutOfMemoryError
 from rtgp.regressor import GPRegressor
 
@@ -171,3 +171,24 @@ def test_an_archive_in_memory_is_not_needed(tmp_path: Path) -> None:
     np.savez_compressed(buffer, X=np.ones((2, 2)), huge=np.zeros(2**24))
     (tmp_path / "t.npz").write_bytes(buffer.getvalue())
     assert read_table(tmp_path / "t.npz").values.shape == (2, 2)
+
+
+def test_rows_are_counted_over_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_files, "_CHUNK", 6)
+    good = "a,b\n" + "".join(f"{i},{i / 2}\n" for i in range(10))
+    (tmp_path / "t.csv").write_text(good)
+    np.testing.assert_array_equal(read_table(tmp_path / "t.csv").values, [[i, i / 2] for i in range(10)])
+    (tmp_path / "t.csv").write_text(good + "1,x\n")
+    with pytest.raises(InputError, match="row 11, column 'b' holds 'x'"):
+        read_table(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(good + "1,2,3\n")
+    with pytest.raises(InputError, match="line 12 has 3 columns where the first row of data has 2"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_a_download_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "LARGEST", 2**21)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(bytes(2**22)))
+    with pytest.raises(InputError, match="it was discarded"):
+        download.download("https://example.org/t.csv", "0" * 64, tmp_path / "t.csv")
+    assert list(tmp_path.iterdir()) == []

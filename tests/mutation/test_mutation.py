@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import csv
+import itertools
 from pathlib import Path
 
 import pytest
 
 from mutation.mutants import mutants
-from mutation.plan import SAMPLE, tests_of
+from mutation.plan import SAMPLE, files_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -70,14 +71,17 @@ def test_every_module_that_is_sampled_has_tests() -> None:
         for pattern in patterns:
             for path in (ROOT / "src" / "rtgp").glob(pattern):
                 if path.name != "__init__.py":
-                    for name in tests_of(str(path.relative_to(ROOT / "src"))):
+                    for name in itertools.chain(*files_for(str(path.relative_to(ROOT / "src")))):
                         assert (ROOT / name).is_file()
 
 
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, str]]:
     with (HERE / "results.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    if len(rows) < 150:
+        pytest.skip(f"{len(rows)} faults have been tried: `make mutation` goes on")
+    return rows
 
 
 def test_most_faults_were_noticed(results: list[dict[str, str]]) -> None:

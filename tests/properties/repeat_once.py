@@ -1,4 +1,4 @@
-"""Fits by all eight methods in a process of its own; their bits as JSON: python repeat_once.py THREADS [both]"""
+"""Fits by all eight methods in a process of its own; their bits as JSON: python repeat_once.py THREADS [thorough]"""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ from rtgp.errors import ApproximationWarning
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", ApproximationWarning)
-    sys.stdout.write(json.dumps(fingerprints(int(sys.argv[1]), both=sys.argv[2:] == ["both"])))
+    sys.stdout.write(json.dumps(fingerprints(int(sys.argv[1]), thorough=sys.argv[2:] == ["thorough"])))

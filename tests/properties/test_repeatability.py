@@ -45,17 +45,17 @@ def differing(first: dict[str, dict[str, str]], second: dict[str, dict[str, str]
 
 def test_two_processes() -> None:
     """All eight methods, four of them in each precision, here and in another process, with one thread."""
-    assert differing(fingerprints(1, both=False), in_another_process(threads=1)) == []
+    assert differing(fingerprints(1, thorough=False), in_another_process(threads=1)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
-def test_two_processes_in_both_precisions(threads: int) -> None:
-    """Two other processes, and this one twice, whose threads are set while it runs: four times the same bits."""
-    first, second = (in_another_process("both", threads=threads) for _ in range(2))
+def test_two_processes_one_and_two_threads(threads: int) -> None:
+    """All eight methods in both precisions, in two other processes and in this one, whose threads are set while it
+    runs: three times the same bits."""
+    first, second = (in_another_process("thorough", threads=threads) for _ in range(2))
     assert differing(first, second) == []
-    for _ in range(2):
-        assert differing(fingerprints(threads, both=True), first) == []
+    assert differing(fingerprints(threads, thorough=True), first) == []
 
 
 @pytest.mark.parametrize("name", METHODS)

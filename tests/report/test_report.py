@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp.errors import InputError
+from rtgp.errors import InputError, StorageError
 from rtgp.objectives import EstimateStats
 from rtgp.report import Curve, Predictions, Report, Run, Surface, Table, coverage, nll, render, rmse, write_report
 from rtgp.report.calibration import coverage_curve, pit, verdict
@@ -146,7 +146,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError("disk full")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageError, match=r"report\.html could not be written.*disk full"):
         write_report(path, Report("other", "", []))
     assert path.read_text(encoding="utf-8") == first
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from stress.cells import ALARM, CALLS, KINDS, LIMIT, TOLERANCE
+from stress.cells import ALARM, CALLS, KINDS, LIMIT, PER_CONDITION, TOLERANCE
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "benchmarks" / "results" / "stress.csv"
@@ -38,10 +38,11 @@ def within(row: Row) -> bool:
 def document(rows: Sequence[Row]) -> str:
     """The words of numerical_limits.txt, with a table in the place of each name in braces."""
     numbers = {
-        "limit32": f"{LIMIT['float32']:.0e}",
-        "limit64": f"{LIMIT['float64']:.0e}",
-        "tolerance32": f"{TOLERANCE['float32']:.0e}",
-        "tolerance64": f"{TOLERANCE['float64']:.0e}",
+        "limit32": f"{LIMIT['float32']:g}",
+        "limit64": f"{LIMIT['float64']:g}",
+        "tolerance32": f"{TOLERANCE['float32']:g}",
+        "tolerance64": f"{TOLERANCE['float64']:g}",
+        "per_condition": f"{PER_CONDITION:g}",
         "calls": str(CALLS),
         "alarm": f"{ALARM:g}",
     }
@@ -67,10 +68,21 @@ def _summary(rows: Sequence[Row]) -> str:
     lines = []
     for inside, words in ((True, "up to the limit"), (False, "beyond")):
         for method, dtype, some in _groups([row for row in rows if within(row) is inside]):
-            counts = [sum(row["outcome"] == one for row in some) for one in ("right", "not converged", "wrong")]
+            told = ("right", "not converged", "warned", "wrong")
+            counts = [sum(row["outcome"] == one for row in some) for one in told]
             numbers = [len(some), counts[0], len(some) - sum(counts), *counts[1:]]
             lines.append([method, dtype, words, *map(str, numbers)])
-    head = ["method", "precision", "condition", "cells", "right", "an error", "not converged, as told", "wrong"]
+    head = [
+        "method",
+        "precision",
+        "condition",
+        "cells",
+        "right",
+        "an error",
+        "not converged, as told",
+        "warned of",
+        "wrong",
+    ]
     return _table(head, lines)
 
 
@@ -89,9 +101,10 @@ def _matrices(rows: Sequence[Row]) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    if row["outcome"] not in ("right", "wrong"):
+    if row["outcome"] not in ("right", "warned", "wrong"):
         return row["outcome"]
-    words = f"{_worst(row):.0e}" if row["outcome"] == "right" else f"**{_worst(row):.0e}**"
+    words = f"{_worst(row):.0e}"
+    words = {"right": words, "warned": f"{words}, warned", "wrong": f"**{words}**"}[row["outcome"]]
     return words + (" *64*" if row["worked_in"] != row["dtype"] else "")
 
 

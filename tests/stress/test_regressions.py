@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from gpytorch.constraints import Positive
@@ -11,9 +13,10 @@ from torch import Tensor
 
 import rtgp
 from gp_models import make
+from rtgp.errors import PrecisionWarning
 from rtgp.kernels import read_kernel
 from rtgp.operators import DenseOperator, TiledOperator
-from stress.cells import Cell, evaluate, make_data
+from stress.cells import Cell, Model, evaluate, make_data
 
 
 def near_pairs(n: int, lengthscale: float, dtype: torch.dtype, outlier: bool) -> Tensor:
@@ -122,3 +125,15 @@ def test_ordinary_systems_stay_in_float32() -> None:
     found = evaluate(Cell(300, "grid", 1.0, 1e-2, "float32", "rr-cg"), make_data(300, "grid"))
     assert found.worked_in == "float32"
     assert found.outcome == "right", found
+
+
+@pytest.mark.parametrize("noise", [1e-11, 1e-13])
+def test_float64_says_where_it_ends_too(noise: float) -> None:
+    """A condition number of 3e15: gradients off by 5e-3, and not a word. At 3e13 they are right, and none is needed."""
+    data = make_data(300, "grid")
+    x, y = torch.tensor(data.x), torch.tensor(data.y)
+    model = Model(x, y, 1.0, noise)
+    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "cholesky")
+    words = r"float64 is too coarse .* Raise the lower bound of the noise\.$"
+    with pytest.warns(PrecisionWarning, match=words) if noise < 1e-12 else nullcontext():
+        mll(model(x), y)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rtgp.truncation import Geometric, PowerLaw
 from rtgp.truncation._moments import find_root
 
 
@@ -59,3 +60,13 @@ def test_without_a_root_it_is_the_better_end() -> None:
     assert find_root(lambda x: x + 1.0, 1.0, 3.0) == 1.0
     assert find_root(lambda x: x - 5.0, 1.0, 3.0) == 3.0
     assert find_root(lambda x: 2.0, 1.0, 3.0) == 1.0
+
+
+def test_families_reach_the_edges_of_their_parameters() -> None:
+    """The smallest minimum of a geometric law, and a power law that falls more slowly than 1/J."""
+    first = Geometric.from_moments(2.0, math.sqrt(2.0))
+    assert (first.p, first.minimum) == (pytest.approx(0.5), 1)
+    slow = PowerLaw(0.5, 10, 1000)
+    found = PowerLaw.from_moments(slow.mean, slow.std, maximum=1000)
+    assert found.exponent == pytest.approx(0.5, abs=1e-6)
+    assert (found.minimum, found.maximum) == (10, 1000)

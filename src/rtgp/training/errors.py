@@ -10,8 +10,8 @@ class TrainingError(RTGPError):
 
 
 class CheckpointError(RTGPError):
-    """A checkpoint that cannot be read, or that belongs to another problem."""
+    """A checkpoint that cannot be read or written, that belongs to another problem, or that is in use."""
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over for the one before it."""
+    """A damaged checkpoint was passed over for the one before it, or one could not be written."""
