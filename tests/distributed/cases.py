@@ -22,6 +22,7 @@ import rtgp.regressor  # so that no rank has to load scikit-learn
 import rtgp.training.expert_batch as expert_batch
 from gp_models import airports, make
 from rtgp import distributed
+from rtgp.errors import InputError
 from rtgp.kernels import read_kernel
 from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators.choose import make_from_form
@@ -324,6 +325,21 @@ class _WithoutLogarithm:
     @staticmethod
     def log(_: float) -> float:
         return float("nan")
+
+
+def from_the_first(what: str) -> tuple[str, bool]:
+    """What one rank makes for all, or an error that it meets; and whether starting again is the same group."""
+    group = distributed.world()
+
+    def make() -> str:
+        if what == "first" or what == "all":
+            raise InputError(f"made by rank {group.rank}" if what == "first" else "the same everywhere")
+        if what == "last" and group.rank == group.size - 1:
+            raise InputError(f"only rank {group.rank}")
+        return f"rank {group.rank}"
+
+    made = group.together(make) if what in ("all", "last") else group.from_first(make)
+    return made, distributed.start() is group
 
 
 COST_RANK, COST_PROBES = 64, 10

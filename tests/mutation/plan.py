@@ -17,7 +17,7 @@ _TRUNCATION = [
     "tests/truncation/test_series.py",
     "tests/truncation/test_unbiased.py",
 ]
-_CG = ["tests/solvers/test_chunks.py", "tests/test_linear_algebra.py", "tests/solvers/test_lanczos.py"]
+_CG = ["tests/solvers/test_cg_ends.py", "tests/solvers/test_chunks.py", "tests/solvers/test_lanczos.py"]
 _FOURIER = [
     "tests/objectives/test_small_parts.py",
     "tests/objectives/test_fourier_algebra.py",
@@ -35,7 +35,7 @@ _OBJECTIVES = {
     "krylov": _KRYLOV,
     "krylov_run": _KRYLOV,
     "ladder": _FOURIER,
-    "protocol": [*_KRYLOV, "tests/objectives/test_fourier_objective.py"],
+    "protocol": ["tests/objectives/test_small_parts.py", *_KRYLOV, "tests/objectives/test_fourier_objective.py"],
     "sggp": ["tests/objectives/test_small_parts.py", "tests/objectives/test_sggp.py"],
     "single_sample": _FOURIER,
     "term_sizes": _FOURIER,
@@ -44,13 +44,13 @@ _OBJECTIVES = {
 
 
 # What is tried on faults that those leave alive: slower, or tests of what uses the module.
-_CONTROL, _EXACT = "tests/objectives/test_control_variate.py", "tests/objectives/test_enumeration.py"
+_CONTROL = "tests/objectives/test_control_variate.py"
 _FURTHER = {
     "cholesky": ["tests/objectives/test_state.py", "tests/test_bad_input.py"],
     "fourier_algebra": ["tests/objectives/test_fourier_theorem_2.py"],
-    "krylov": [_CONTROL, "tests/objectives/test_automatic.py", "tests/objectives/test_float32.py", _EXACT],
-    "krylov_run": [_CONTROL, "tests/objectives/test_information.py", _EXACT],
-    "upkeep": ["tests/test_mll.py", _CONTROL],
+    "krylov": ["tests/objectives/test_small_parts.py", _CONTROL, "tests/objectives/test_upkeep.py"],
+    "krylov_run": ["tests/objectives/test_small_parts.py", _CONTROL, "tests/objectives/test_information.py"],
+    "upkeep": ["tests/objectives/test_small_parts.py", "tests/test_mll.py", _CONTROL],
 }
 
 
@@ -60,5 +60,5 @@ def files_for(module: str) -> list[list[str]]:
     if part == "truncation":
         return [_TRUNCATION, ["tests/test_linear_algebra.py"]] if name == "weighting" else [_TRUNCATION]
     if part == "solvers":
-        return [_CG, ["tests/objectives/test_state.py", _CONTROL]]
+        return [_CG, ["tests/test_linear_algebra.py"]]
     return [_OBJECTIVES[name], _FURTHER[name]] if name in _FURTHER else [_OBJECTIVES[name]]

@@ -78,10 +78,7 @@ def test_every_module_that_is_sampled_has_tests() -> None:
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, str]]:
     with (HERE / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    if len(rows) < 150:
-        pytest.skip(f"{len(rows)} faults have been tried: `make mutation` goes on")
-    return rows
+        return list(csv.DictReader(file))
 
 
 def test_most_faults_were_noticed(results: list[dict[str, str]]) -> None:
