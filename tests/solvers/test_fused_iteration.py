@@ -57,6 +57,19 @@ def test_the_same_recurrence(n: int, r: int, preconditioned: bool, dtype: torch.
 
 @triton_mode.needs_triton
 @devices
+def test_right_hand_sides_of_any_layout(device: str) -> None:
+    matrix, factor, rhs = system(40, 3, torch.float64, device)
+    preconditioner = LowRankPlusIdentity(factor, torch.float64)
+    found = []
+    for layout in (rhs.contiguous(), rhs.T.contiguous().T, torch.cat([rhs, rhs], dim=1)[:, :3]):
+        run = FusedIteration((lambda v: matrix @ v), layout, preconditioner, 1e-3, [slice(0, 3)], {}, 3)
+        found.append(run.advance(3).gamma)
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+@triton_mode.needs_triton
+@devices
 def test_negative_curvature_is_told(device: str) -> None:
     matrix, _, rhs = system(40, 3, torch.float64, device)
     settings = (lambda v: -matrix @ v), rhs, IdentityPreconditioner(), 1e-3, [slice(0, 3)], {}
@@ -77,7 +90,8 @@ def test_the_same_solve(n: int, rank: int, r: int, dtype: torch.dtype) -> None:
     factor = torch.randn(n, rank, generator=generator, dtype=torch.float64) * torch.logspace(2, -2, rank).double()
     rhs = torch.randn(n, r, generator=generator, dtype=torch.float64).to(dtype)
     wanted, wanted_squares = LowRankPlusIdentity(factor, torch.float64).solve(rhs.double())
-    got, squares = LowRankPlusIdentity(factor.cuda(), dtype).solve(rhs.cuda())
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-    torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(squares.cpu(), wanted_squares, rtol=tolerance, atol=tolerance)
+    for layout in (rhs.cuda(), rhs.T.contiguous().cuda().T):
+        got, squares = LowRankPlusIdentity(factor.cuda(), dtype).solve(layout)
+        torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(squares.cpu(), wanted_squares, rtol=tolerance, atol=tolerance)

@@ -62,7 +62,7 @@ class Iteration:
     ) -> None:
         self._matmul, self._preconditioner = matmul, preconditioner
         self._precision, self._groups, self._basis = precision, groups, basis
-        self._residual = rhs.clone()
+        self._residual = rhs.clone(memory_format=torch.contiguous_format)
         conditioned, self._squares = preconditioner.solve(self._residual)  # P^-1 r and r^T P^-1 r
         self._conditioned, self._direction = conditioned, conditioned.clone()
         scale = self._squares.clone()

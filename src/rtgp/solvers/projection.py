@@ -55,6 +55,7 @@ def _finish_kernel(
 def solve(q: Tensor, q_transposed: Tensor, inverse: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """P^-1 r and r^T P^-1 r as in `LowRankPlusIdentity.solve`, the plain reference; Q and Q^T as `prepared`."""
     (n, count), k = r.shape, inverse.shape[0]
+    r = r.contiguous()
     inside = _product(q_transposed, r)  # (k, count)
     outside = r - _product(q, inside)
     damped = inverse @ inside.double()
