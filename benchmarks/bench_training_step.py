@@ -24,20 +24,11 @@ from pathlib import Path
 import gpytorch
 import record
 import torch
+from bench_time_to_optimum import Model
 
 import rtgp
 
 PROBES, ITERATIONS, RANK = 10, 100, 5
-
-
-class Model(gpytorch.models.ExactGP):
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood())
-        self.mean_module = gpytorch.means.ConstantMean()
-        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=x.shape[1]))
-
-    def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
 def make_model(n: int, d: int, dtype: torch.dtype) -> Model:

@@ -15,7 +15,7 @@ from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate,
 from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
-from rtgp.solvers.system import warn_of_rounding
+from rtgp.solvers.system import condition_of, warn_of_rounding
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
@@ -85,7 +85,7 @@ class CholeskyObjective:
         diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
         self._warned = self._warned or warn_of_rounding(diagonal, batch.form.dtype, wide is not None)
-        return batch.form if wide is None or 1.0 + float(diagonal.sum()) <= _LIMIT else wide
+        return batch.form if wide is None or condition_of(diagonal) <= _LIMIT else wide
 
     @staticmethod
     def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:

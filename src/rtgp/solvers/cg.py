@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.operators.triton.availability import usable
 from rtgp.solvers.basis import KrylovBasis
-from rtgp.solvers.fused_iteration import fusible
 from rtgp.solvers.iteration import Iteration, Looks, Steps
 from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.recordings import Recordings
@@ -69,7 +69,7 @@ def conjugate_gradients(
     size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
 
     run: Iteration
-    if size > 1 and fusible(rhs):
+    if size > 1 and usable(rhs.device):
         kept = Recordings() if recordings is None else recordings
         run = kept.start(matmul, rhs, preconditioner, precision, groups, reference or {}, size)
     else:

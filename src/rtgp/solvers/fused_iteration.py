@@ -7,14 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rtgp.operators.triton.availability import usable
 from rtgp.solvers.iteration import Iteration, Steps
 from rtgp.solvers.preconditioner import Preconditioner
-
-
-def fusible(rhs: Tensor) -> bool:
-    """Whether the kernels run where these right-hand sides are."""
-    return usable(rhs.device)
 
 
 class FusedIteration(Iteration):
@@ -36,6 +30,8 @@ class FusedIteration(Iteration):
         super().__init__(matmul, rhs, preconditioner, precision, groups, reference, None)
         n, r = rhs.shape
         self._count = count
+        self._chunks = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._floor = self._scale * precision**2
         self._recurrence = Recurrence(rhs, self._scale, self._floor, groups)
         # Slot j + 1 is what iteration j makes of slot j; a chunk begins with what the last slot holds.

@@ -1,7 +1,7 @@
 """The recurrence of preconditioned conjugate gradients, without a decision in it.
 
-Nothing here waits for the device: a GPU runs ahead of the program that queues its work, and from the second chunk on
-replays a recording of the first (a CUDA graph), which costs the program nothing.
+Nothing here waits for the device: a GPU runs ahead of the program that queues its work. (`FusedIteration` does the same
+in fewer kernels, and replays a recording of them.)
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ class Steps:
     def first(self, count: int) -> Steps:
         return Steps(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
 
-    def clone(self) -> Steps:
-        return Steps(*(getattr(self, name).clone() for name in self.__dataclass_fields__))
-
 
 class Iteration:
     """A run: its residuals and directions, updated in place."""
@@ -71,9 +68,6 @@ class Iteration:
         self._scale = torch.where(scale > 0, scale, 1.0)
         self.first_squares = self._squares.clone()
         self.active = self._squares / self._scale > precision**2  # (r,)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._recorded: Steps | None = None
-        self._chunks = 0
 
     def proxy(self) -> float:
         return float(self._proxy())
@@ -84,18 +78,6 @@ class Iteration:
 
     def advance(self, count: int) -> Steps:
         """The next `count` iterations. Frozen columns contribute nothing and stay as they are."""
-        self._chunks += 1
-        if not self._residual.is_cuda or count == 1 or self._chunks == 1:
-            return self._advance(count)
-        if self._recorded is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._recorded = self._advance(count)
-        assert self._graph is not None
-        self._graph.replay()
-        return self._recorded.clone()  # the next replay writes to the same memory
-
-    def _advance(self, count: int) -> Steps:
         steps = [self._step() for _ in range(count)]
         return Steps(*(torch.stack(part) for part in zip(*steps, strict=True)))
 

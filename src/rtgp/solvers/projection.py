@@ -10,9 +10,8 @@ from torch import Tensor
 
 from rtgp.operators.triton.launch import on_device
 from rtgp.operators.triton.stored import aligned, stored_product
-from rtgp.solvers.recurrence import programs_for
+from rtgp.solvers.recurrence import ROWS, programs_for
 
-_ROWS = 64
 _LARGE = 64  # rank from which the fused product pays
 
 
@@ -67,7 +66,7 @@ def solve(q: Tensor, q_transposed: Tensor, inverse: Tensor, r: Tensor) -> tuple[
     with on_device(r):
         _finish_kernel[(programs,)](
             outside, joint, damped, solved, parts, n, k, count, per_program,
-            triton.cdiv(triton.cdiv(k, _ROWS), programs), COLUMNS=columns, ROWS=_ROWS, num_warps=4,
+            triton.cdiv(triton.cdiv(k, ROWS), programs), COLUMNS=columns, ROWS=ROWS, num_warps=4,
         )  # fmt: skip
     return solved, parts[:, :count].sum(0)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rtgp.operators.triton.launch import on_device, processors
 
-_ROWS = 64
+ROWS = 64  # of a block; `programs_for` counts in them
 _WARPS = 4
 
 
@@ -161,7 +161,7 @@ class Recurrence:
         positive: Tensor,
     ) -> None:  # fmt: skip
         """gamma = r^T P^-1 r / d^T A d and r <- r - gamma A d; positive: whether all active columns had d^T A d > 0."""
-        shape = {"COLUMNS": self._columns, "ROWS": _ROWS, "num_warps": _WARPS}
+        shape = {"COLUMNS": self._columns, "ROWS": ROWS, "num_warps": _WARPS}
         with on_device(direction):
             _curvature_kernel[(self._programs,)](
                 direction, product, self._parts, self.n, self.r, self._per_program, **shape
@@ -180,12 +180,12 @@ class Recurrence:
             _turn_kernel[(self._programs,)](
                 direction, conditioned, new_direction, squares, found, self._scale, self._floor, active,
                 self._group_of, self._group_size, beta, new_squares, new_active, told, self.n, self.r,
-                self._per_program, GROUPS=self._groups, COLUMNS=self._columns, ROWS=_ROWS, num_warps=_WARPS,
+                self._per_program, GROUPS=self._groups, COLUMNS=self._columns, ROWS=ROWS, num_warps=_WARPS,
             )  # fmt: skip
 
 
 def programs_for(n: int, device: torch.device) -> tuple[int, int]:
     """How many programs share n rows, and how many blocks of rows each takes."""
-    blocks = triton.cdiv(n, _ROWS)
+    blocks = triton.cdiv(n, ROWS)
     per_program = triton.cdiv(blocks, 2 * processors(device))
     return triton.cdiv(blocks, per_program), per_program

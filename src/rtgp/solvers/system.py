@@ -86,11 +86,16 @@ class WhitenedSystem:
 
     def condition_bound(self) -> float:
         """An upper bound of the condition number of A: 1 + trace(S K S), since A >= I."""
-        return 1.0 + float(self.kernel_diagonal().sum())
+        return condition_of(self.kernel_diagonal())
 
     def rounding(self) -> float:
         """What rounding K to the working precision may add to it, in units of the noise."""
         return rounding_of(self.kernel_diagonal(), self.dtype)
+
+
+def condition_of(diagonal: Tensor) -> float:
+    """`WhitenedSystem.condition_bound` for a kernel matrix in units of the noise, of this diagonal (n,)."""
+    return 1.0 + float(diagonal.sum())
 
 
 def rounding_of(diagonal: Tensor, dtype: torch.dtype) -> float:
@@ -120,7 +125,7 @@ def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False
         )
     rounding = factor * rounding_of(diagonal, dtype)
     wide = dtype == torch.float64
-    if rounding <= ROUNDING_LIMIT and not (wide and 1.0 + float(diagonal.sum()) > CONDITION_LIMIT):
+    if rounding <= ROUNDING_LIMIT and not (wide and condition_of(diagonal) > CONDITION_LIMIT):
         return False
     remedy = "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"
     if widened:
