@@ -77,7 +77,7 @@ def budget(x, y, seeds: list[int], base: dict[str, object], rank: int, steps: in
     for seed in seeds:
         for label, method in methods.items():
             try:
-                row = base | run(x, y, label, method, "adam", steps, seed)
+                row = base | run(x, y, label, method, "adam", steps, seed, 1)
             except rtgp.errors.RTGPError as error:
                 print(base, label, "FAILED", error, flush=True)
                 continue

@@ -94,7 +94,7 @@ def logdet(
     drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
     rule = ResidualDriven() if truncation is None else truncation
     result = _run(matrix, drawn.z, rule, conditioner, generator, tolerance)
-    value = log_det(result, slice(0, probes), 0, conditioner.logdet()).mean().to(matrix.dtype)
+    value = log_det(result, slice(0, probes), 0, conditioner.logdet()).mean().to(matrix.device, matrix.dtype)
     u, v = trace_vectors(drawn, result.solutions)
     slope = (u * matrix.product(v)).sum()  # E[sum u^T dA v] = tr(A^-1 dA)
     return value + (slope - slope.detach())

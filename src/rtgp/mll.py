@@ -145,15 +145,19 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         return torch.Generator().manual_seed(self._seed)
 
     def _read(self, dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Batch:
-        _check_train_inputs(self.model)
         mean = _mean_of(dist)
         _check_target(target, mean)
         form = self._form_of(dist)
-        return Batch(form, self._noise_for(mean, *params, **kwargs), target - mean)
+        noise = self._noise_for(mean, *params, **kwargs)
+        read = [*_train_inputs(self.model), mean, target, *form.tensors, noise.log()]
+        if not _all_finite(read):  # one look at all of them; which it is, is asked where there is one
+            _check_train_inputs(self.model)
+            _check_values(mean, target, form, noise)
+        return Batch(form, noise, target - mean)
 
     def _form_of(self, dist: MultivariateNormal) -> KernelForm:
         try:
-            form = read_covariance(dist.lazy_covariance_matrix)
+            return read_covariance(dist.lazy_covariance_matrix)
         except UnsupportedModelError as error:
             if self.model.training:
                 raise
@@ -161,14 +165,6 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
                 "Expected the model's prior on its training inputs. The model is in eval mode, in which model(x) is "
                 "the posterior: call model.train() before mll(model(train_x), train_y)."
             ) from error
-        for tensor in form.tensors:
-            if not bool(torch.isfinite(tensor).all()):
-                raise InputError(
-                    "Expected finite kernel inputs and parameters. Got NaN or infinity: a parameter has diverged, or "
-                    "the features that a network passes to the kernel have. Lower the learning rate, or constrain the "
-                    "parameter."
-                )
-        return form
 
     def _noise_for(self, mean: Tensor, *params: Any, **kwargs: Any) -> Tensor:
         """The noise variances, () or (n,)."""
@@ -181,18 +177,22 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
             variances = variances.reshape(())
         else:
             _check_noise_shape(variances, n)
-        if not bool(((variances > 0) & torch.isfinite(variances)).all()):
-            raise InputError(
-                "Expected noise variances that are positive and finite. "
-                f"Got values between {float(variances.detach().min()):.3g} and {float(variances.detach().max()):.3g}: "
-                "give every point a positive noise, such as 1e-4 times the variance of the targets."
-            )
         return variances
 
 
+def _train_inputs(model: GP) -> list[Tensor]:
+    return [x for x in getattr(model, "train_inputs", None) or () if isinstance(x, Tensor)]
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Whether all values are finite: a sum of others is not. Waits for a card once."""
+    sums = [tensor.detach().sum(dtype=torch.float64) for tensor in tensors]
+    return bool(torch.isfinite(torch.stack(sums)).all())
+
+
 def _check_train_inputs(model: GP) -> None:
-    for x in getattr(model, "train_inputs", None) or ():
-        if isinstance(x, Tensor) and not bool(torch.isfinite(x).all()):
+    for x in _train_inputs(model):
+        if not bool(torch.isfinite(x).all()):
             where = ", ".join(str(i) for i in (~torch.isfinite(x)).nonzero()[0].tolist())
             raise InputError(
                 f"Expected finite training inputs. Got NaN or infinity, first at [{where}]: drop those rows or fill "
@@ -217,11 +217,6 @@ def _mean_of(dist: MultivariateNormal) -> Tensor:
             f"Expected one model, whose output has shape (n,). Got a batch of models, of output shape "
             f"{tuple(mean.shape)}: train one model at a time, one for each output."
         )
-    if not bool(torch.isfinite(mean).all()):
-        raise InputError(
-            "Expected a finite prior mean. Got NaN or infinity: a parameter of the mean has diverged. "
-            "Lower the learning rate."
-        )
     return mean
 
 
@@ -239,9 +234,30 @@ def _check_target(target: Tensor, mean: Tensor) -> None:
             f"Got shape {tuple(target.shape)}: "
             + ("pass train_y.reshape(-1)." if flat else "pass as many targets as the model has training points.")
         )
+
+
+def _check_values(mean: Tensor, target: Tensor, form: KernelForm, noise: Tensor) -> None:
+    if not bool(torch.isfinite(mean).all()):
+        raise InputError(
+            "Expected a finite prior mean. Got NaN or infinity: a parameter of the mean has diverged. "
+            "Lower the learning rate."
+        )
     if not bool(torch.isfinite(target).all()):
         row = int((~torch.isfinite(target)).nonzero()[0, 0])
         raise InputError(f"Expected finite targets. Got NaN or infinity, first at row {row}: drop those rows.")
+    for tensor in form.tensors:
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                "Expected finite kernel inputs and parameters. Got NaN or infinity: a parameter has diverged, or "
+                "the features that a network passes to the kernel have. Lower the learning rate, or constrain the "
+                "parameter."
+            )
+    if not bool(((noise > 0) & torch.isfinite(noise)).all()):
+        raise InputError(
+            "Expected noise variances that are positive and finite. "
+            f"Got values between {float(noise.detach().min()):.3g} and {float(noise.detach().max()):.3g}: "
+            "give every point a positive noise, such as 1e-4 times the variance of the targets."
+        )
 
 
 def _check_noise_shape(noise: Tensor, n: int) -> None:

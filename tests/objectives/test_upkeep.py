@@ -19,7 +19,7 @@ COLUMNS = 3
 FIRST = math.isqrt(2 * N * COLUMNS)  # 60
 SMOOTH, ROUGH = (0.4, 1.0, 0.05), (0.05, 2.0, 0.01)  # lengthscale, outputscale, noise
 DECAYING = (0.2, 1.0, 0.001), (0.15, 20.0, 0.01)  # two, far apart, whose eigenvalues fall fast
-FLAT = (0.05, 1.0, 0.01), (0.05, 100.0, 0.01)  # two whose eigenvalues hardly fall
+FLAT = (0.05, 0.01, 0.01), (0.05, 100.0, 0.01)  # two whose eigenvalues hardly fall
 
 
 def model(n: int = N) -> Regression:

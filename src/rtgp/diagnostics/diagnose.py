@@ -22,7 +22,7 @@ from rtgp.diagnostics.verdict import verdict
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
 from rtgp.methods import CG, RRCG, Method, resolve_method
 from rtgp.objectives import EstimateStats
-from rtgp.solvers.system import ROUNDING_LIMIT, rounding_of
+from rtgp.solvers.system import ROUNDING_LIMIT
 from rtgp.truncation import ResidualDriven
 
 EXACT_UP_TO = 3000  # points: Cholesky is the reference
@@ -112,7 +112,7 @@ def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure
         cost_in_nats=shift.cost,
         distance_in_nats=predicted_shift(measured.gradient, measured.gradient_covariance, information).cost,
         condition=stats.condition,
-        rounding=rounding_of(system.system.kernel_diagonal(), dtype),  # also where the objective took float64 by itself
+        rounding=system.system.limits(dtype).rounding,  # also where the objective took float64 by itself
         rounding_limit=ROUNDING_LIMIT,
         rounding_in_nats=predicted_shift(measured.rounding, certain, information).cost,
         float32_failure=failure,

@@ -142,8 +142,9 @@ class Stationary(KernelForm):
         # In float64: the same H enters both terms of each difference, so that nothing is lost in it.
         h = self._slope(rows, cols, block).mul_(weight).double()
         z_rows, z_cols = self._z[rows], self._z[cols]
-        into[0][rows] += 2.0 * difference_sums(h, z_rows, z_cols)
-        into[0][cols] += 2.0 * difference_sums(h.T, z_cols, z_rows)
+        by_rows, by_cols = difference_sums(h, z_rows, z_cols)
+        into[0][rows] += 2.0 * by_rows
+        into[0][cols] += 2.0 * by_cols
 
     def derivatives(
         self, rows: Index, cols: Index, v: Tensor, block: Tensor | None = None

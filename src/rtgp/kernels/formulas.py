@@ -111,7 +111,7 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     result = left @ right.T
     if result.numel() == 0:
         return result
-    i, j = torch.nonzero(result < _CANCELLED * float(norm_a.max() + norm_b.max()), as_tuple=True)
+    i, j = torch.nonzero(result < _CANCELLED * (norm_a.max() + norm_b.max()), as_tuple=True)
     if i.numel() * a.shape[1] > result.numel() + a.shape[0] * a.shape[1]:  # many: one point far from all the others
         return _from_differences(a, b)
     result[i, j] = (a[i] - b[j]).square_().sum(1)
@@ -142,19 +142,24 @@ def centre(x: Tensor) -> Tensor:
 _FAR = 30.0  # lengthscales from the centre
 
 
-def difference_sums(h: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """sum_j h_ij (a_i - b_j), (m, d), for h (m, n), a (m, d), b (n, d), all float64.
+def difference_sums(h: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_j h_ij (a_i - b_j), (m, d), and sum_i h_ij (b_j - a_i), (n, d); h (m, n), a (m, d), b (n, d), all float64.
 
-    By two products, unless points are so far from the centre that near ones, with large h, would be lost in them.
+    By two products each, unless points are so far from the centre that near ones, with large h, would be lost in them.
     """
-    if max(_largest(a), _largest(b)) <= _FAR**2:
-        return h.sum(1, keepdim=True) * a - h @ b
-    parts = [(a[:, k, None] - b[None, :, k]).mul_(h).sum(1) for k in range(a.shape[1])]
-    return torch.stack(parts, dim=1)
+    if _largest(a, b) <= _FAR**2:
+        return h.sum(1, keepdim=True) * a - h @ b, h.sum(0)[:, None] * b - h.T @ a
+    by_a, by_b = torch.empty_like(a), torch.empty_like(b)
+    for k in range(a.shape[1]):
+        weighted = (a[:, k, None] - b[None, :, k]).mul_(h)
+        by_a[:, k], by_b[:, k] = weighted.sum(1), -weighted.sum(0)
+    return by_a, by_b
 
 
-def _largest(a: Tensor) -> float:
-    return float(a.square().max()) if a.numel() else 0.0
+def _largest(*points: Tensor) -> float:
+    """The largest square of a coordinate. Waits for a card once."""
+    largest = [p.square().max() for p in points if p.numel()]
+    return float(torch.stack(largest).max()) if largest else 0.0
 
 
 # Up to this relative error the products below are taken from expanded squares.
@@ -164,7 +169,7 @@ _ROUNDED = 1e-3
 def squared_difference_products(a: Tensor, b: Tensor, h: Tensor, v: Tensor) -> Tensor:
     """sum_j h_ij (a_ik - b_jk)^2 v_j for each input k, (d, m, r); a (m, d) and b (n, d) float64, h (m, n), v (n, r)."""
     (n, d), r = b.shape, v.shape[1]
-    if max(_largest(a), _largest(b)) * torch.finfo(v.dtype).eps > _ROUNDED:
+    if _largest(a, b) * torch.finfo(v.dtype).eps > _ROUNDED:
         # Far from the centre, in lengthscales, near points are lost in the squares: one product for each input.
         parts = [((a[:, k, None] - b[None, :, k]).square_().to(v.dtype) * h) @ v for k in range(d)]
         return torch.stack(parts)

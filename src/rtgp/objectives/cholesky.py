@@ -15,7 +15,7 @@ from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate,
 from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
-from rtgp.solvers.system import condition_of, warn_of_rounding
+from rtgp.solvers.system import PrecisionLimits, warn_of_rounding
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
@@ -70,13 +70,14 @@ class CholeskyObjective:
                 batch, system, system.whiten(alpha), lambda v: torch.cholesky_solve(v, factor), extras.parameters
             )
         surrogate = self._surrogate(batch, system, factor, alpha[:, 0]) if batch.requires_grad else value
+        limits = system.limits()
         stats = EstimateStats(
             method="cholesky",
             dtype=system.dtype,
             log_det=float(log_det),
             quadratic=float(quadratic),
-            condition=system.condition_bound(),
-            rounding=system.rounding(),
+            condition=limits.condition,
+            rounding=limits.rounding,
         )
         return LossEstimate(surrogate, value, stats, information=information)
 
@@ -84,8 +85,10 @@ class CholeskyObjective:
         """In the precision of the model; in float64 where that cannot serve, and the kernel can be computed in it."""
         diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
-        self._warned = self._warned or warn_of_rounding(diagonal, batch.form.dtype, wide is not None)
-        return batch.form if wide is None or condition_of(diagonal) <= _LIMIT else wide
+        limits = PrecisionLimits.of(diagonal, batch.form.dtype)
+        warned = self._warned or warn_of_rounding(limits, batch.form.size, batch.form.dtype, wide is not None)
+        self._warned = warned
+        return batch.form if wide is None or limits.condition <= _LIMIT else wide
 
     @staticmethod
     def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp.objectives.fourier_algebra import FourierSystem, Loss, operations
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
-from rtgp.solvers.system import rounding_of
+from rtgp.solvers.system import PrecisionLimits
 
 FREQUENCIES = ("random", "orthogonal", "grid")
 DEFAULT_FEATURES = 1000  # the paper's
@@ -111,7 +111,7 @@ def estimate_of(
         log_det=loss.log_det,
         quadratic=loss.quadratic,
         condition=1.0 + float(diagonal.sum()),
-        rounding=rounding_of(diagonal, batch.form.dtype),
+        rounding=PrecisionLimits.of(diagonal, batch.form.dtype).rounding,
         truncations=(truncation,) if truncation else (),
         features=features,
         effective_dimension=effective_dimension,

@@ -29,7 +29,7 @@ from rtgp.solvers import (
     WhitenedSystem,
     conjugate_gradients,
 )
-from rtgp.solvers.system import warn_of_rounding
+from rtgp.solvers.system import PrecisionLimits, warn_of_rounding
 from rtgp.truncation import fixed
 
 
@@ -104,10 +104,9 @@ class KrylovObjective:
         self._last_solve = system.whiten(plain[:, None])
         self._upkeep.used(run.result.iterations)
 
-        logdets, quadratic = run.log_det() + system.log_det_noise(), run.quadratic()
-        logdet = logdets.mean()
-        value = 0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))
-        surrogate, contrast, information = value, None, None
+        # What waits for the device comes first, then what is queued on it, then what the host does meanwhile.
+        quadratic, log_det_noise, limits = run.quadratic(), system.log_det_noise().cpu(), system.limits()
+        surrogate, contrast, information = None, None, None
         if batch.requires_grad:
             vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
             surrogate = _bilinear_loss(system, *vectors, 0.5 * (first + second), batch)
@@ -121,14 +120,17 @@ class KrylovObjective:
                     contrast = contrast + control.loss(system, duals[:, : len(weights)], weights, batch)
             if extras.parameters:
                 information = self._information(system, preconditioner, batch, earlier, extras)
+        logdets = run.log_det() + log_det_noise
+        logdet = logdets.mean()
+        value = (0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))).to(system.device)
         result = run.result
         stats = EstimateStats(
             method=self.settings.name,
             dtype=system.dtype,
             log_det=float(logdet),
             quadratic=float(quadratic),
-            condition=system.condition_bound(),
-            rounding=system.rounding(),
+            condition=limits.condition,
+            rounding=limits.rounding,
             iterations=result.iterations,
             truncations=result.truncations,
             residual=result.residual,
@@ -139,7 +141,7 @@ class KrylovObjective:
             probe_kind=self._probe_kind(),
             value_error=0.5 * float(logdets.std()) / math.sqrt(len(logdets)) if len(logdets) > 1 else 0.0,
         )
-        return LossEstimate(surrogate, value, stats, contrast, information)
+        return LossEstimate(value if surrogate is None else surrogate, value, stats, contrast, information)
 
     def _information(
         self,
@@ -187,7 +189,8 @@ class KrylovObjective:
         if not self._warned:
             diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
             factor = 1.0 if wide is None else common_rounding(batch.form)
-            self._warned = warn_of_rounding(diagonal, batch.form.dtype, wide is not None, factor)
+            limits = PrecisionLimits.of(diagonal, batch.form.dtype)
+            self._warned = warn_of_rounding(limits, batch.form.size, batch.form.dtype, wide is not None, factor)
         return wide if self._warned and wide is not None else batch.form
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:

@@ -74,7 +74,7 @@ class KrylovRun:
         first = inverse_quadratic(self.result, 0, self.truncation.first)
         second = inverse_quadratic(self.result, 0, self.truncation.second)
         known = (self.start * (self.target + self.remainder)).sum(dtype=torch.float64)
-        return known + 0.5 * (first + second)
+        return known.cpu() + 0.5 * (first + second)
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
@@ -108,9 +108,10 @@ class KrylovRun:
         result, columns = self.result, range(self.value_columns.start, self.value_columns.stop)
         left, right = [], []
         assert result.basis is not None
+        gamma, beta = result.gamma.to(result.basis.device), result.beta.to(result.basis.device)
         for k, column in enumerate(columns):
-            u, v = log_derivative_vectors(result.gamma[:, column], result.beta[:, column], result.basis[:, :, k])
-            left.append(u * (result.squares[0, column] / len(columns)))
+            u, v = log_derivative_vectors(gamma[:, column], beta[:, column], result.basis[:, :, k])
+            left.append(u * (float(result.squares[0, column]) / len(columns)))
             right.append(v)
         first, second, _ = self.y_solves()
         trace = torch.cat(left, dim=1).to(first.dtype), torch.cat(right, dim=1).to(first.dtype)

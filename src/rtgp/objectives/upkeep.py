@@ -22,7 +22,7 @@ from rtgp.objectives.protocol import State
 from rtgp.operators.choose import free_memory
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
 
-_SAMPLE = 256  # points on which the drift of the kernel is watched
+_SAMPLE = 64  # points on which the drift of the kernel is watched
 _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
 _SHARE = 4  # the rank is at most n over this
 _MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
@@ -185,7 +185,7 @@ def _sample(system: WhitenedSystem) -> Tensor:
     """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
     n, m = system.size, min(_SAMPLE, system.size)
     index = torch.arange(m, device=system.device) * n // m
-    return system.kernel_rows(index)[:, index].cpu() * (n / m)
+    return system.kernel_rows(index, index).cpu() * (n / m)
 
 
 def _distortion(before: Tensor, after: Tensor) -> float:

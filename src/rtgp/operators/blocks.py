@@ -104,7 +104,7 @@ class BlockOperator(ABC):
     def diagonal(self) -> Tensor:
         return self.form.diagonal()
 
-    def rows(self, index: Tensor, columns: slice | None = None) -> Tensor:
+    def rows(self, index: Tensor, columns: slice | Tensor | None = None) -> Tensor:
         return self.form.block(index, slice(0, self.form.size) if columns is None else columns)
 
     def derivative_matmul(self, v: Tensor) -> Tensor:

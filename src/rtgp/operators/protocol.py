@@ -59,7 +59,7 @@ class KernelOperator(Protocol):
         """The diagonal of K, (n,)."""
         ...
 
-    def rows(self, index: Tensor, columns: slice | None = None) -> Tensor:
+    def rows(self, index: Tensor, columns: slice | Tensor | None = None) -> Tensor:
         """K[index, columns], (k, m); all n columns by default."""
         ...
 

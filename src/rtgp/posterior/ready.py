@@ -82,7 +82,7 @@ def make_ready(model: Any, likelihood: Any, settings: PosteriorSettings, allow_f
     snapshot = Snapshot(model, likelihood)
     prior = Prior.read(model, likelihood)
     if prior.form.dtype != torch.float64:
-        rounding = WhitenedSystem(make_from_form(prior.form, "tiled"), prior.noise).rounding()
+        rounding = WhitenedSystem(make_from_form(prior.form, "tiled"), prior.noise).limits().rounding
         if allow_float32 and rounding <= ROUNDING_LIMIT:
             try:
                 return _solve(settings, snapshot, prior, begin)

@@ -16,7 +16,7 @@ from torch import Tensor
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.operators.triton.availability import usable
 from rtgp.solvers.basis import KrylovBasis
-from rtgp.solvers.iteration import Iteration, Looks, Steps
+from rtgp.solvers.iteration import Chunk, Iteration, Told
 from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
@@ -64,7 +64,8 @@ def conjugate_gradients(
     groups = [slice(0, r)] if groups is None else groups
     limit = max(1000, n) if max_iterations is None else max_iterations
     precision = WORKING_PRECISION[rhs.dtype] if tolerance is None else tolerance
-    columns = torch.tensor([output.column for output in outputs], device=rhs.device)
+    columns = [output.column for output in outputs]
+    columns_there = torch.tensor(columns, device=rhs.device)
     basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
     size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
 
@@ -75,17 +76,17 @@ def conjugate_gradients(
     else:
         run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
     solutions = rhs.new_zeros(n, len(outputs))
-    taken: list[Steps] = []
+    taken: list[Told] = []
     weights: list[tuple[float, ...]] = []
-    proxy, active = run.proxy(), run.active.clone()
-    some = bool(active.any())
+    proxy, active = run.first_proxy, run.first_active
+    ahead: Chunk | None = None
     status = None
     while status is None:
-        steps: Steps | None = None
-        looks: Looks | None = None
+        queued: Chunk | None = None
+        told: Told | None = None
         used = 0
         while used < size:
-            if not some:
+            if not bool(active.any()):
                 status = CGStatus.CONVERGED
                 break
             drawn = weighting.next(proxy)
@@ -98,26 +99,28 @@ def conjugate_gradients(
                     f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
                     f"preconditioner of higher rank{'' if rhs.dtype == torch.float64 else ', or float64'}."
                 )
-            if steps is None or looks is None:
-                steps = run.advance(size)
-                looks = steps.looks()
-            if not looks.positive[used]:
+            if queued is None or told is None:
+                queued = ahead or run.advance(size)
+                ahead = run.advance(size) if run.expects(len(weights) + 2 * size) else None
+                told = queued.told()
+            if not told.positive[used]:
                 raise NotPositiveDefiniteError(
                     f"The matrix is not positive definite in {rhs.dtype} (iteration {len(weights) + 1} of conjugate "
                     "gradients met a direction of no positive curvature). Use float64, or add noise or jitter to the "
                     "diagonal."
                 )
-            proxy, some = looks.proxies[used], looks.active[used]
+            proxy, active = told.proxies[used], told.active[used]
             weights.append(drawn)
             used += 1
-        if steps is not None and used:
-            taken.append(steps.first(used))
+        if queued is not None and told is not None and used:
+            taken.append(told.first(used))
             factors = [[1.0 if o.draw is None else w[o.draw] for o in outputs] for w in weights[-used:]]
-            weighted = taken[-1].gamma[:, columns] * torch.tensor(factors, dtype=torch.float64, device=rhs.device)
-            solutions += (taken[-1].direction[:, :, columns] * weighted[:, None].to(rhs.dtype)).sum(0)
-            active = taken[-1].active[-1]
+            weighted = taken[-1].gamma[:, columns] * torch.tensor(factors, dtype=torch.float64)
+            chosen = queued.direction[:used, :, columns_there]  # (used, n, outputs)
+            solutions += (chosen * weighted[:, None].to(rhs.device, rhs.dtype)).sum(0)
+    run.ended(len(weights))
 
-    empty = torch.zeros(0, r, dtype=torch.float64, device=rhs.device)
+    empty = torch.zeros(0, r, dtype=torch.float64)
     return CGResult(
         solutions=solutions,
         status=status,
@@ -125,7 +128,7 @@ def conjugate_gradients(
         gamma=torch.cat([s.gamma for s in taken]) if taken else empty,
         beta=torch.cat([s.beta for s in taken]) if taken else empty,
         squares=torch.cat([run.first_squares[None], *(s.squares for s in taken)]),
-        weights=torch.tensor(weights, dtype=torch.float64, device=rhs.device).reshape(len(weights), weighting.draws),
+        weights=torch.tensor(weights, dtype=torch.float64).reshape(len(weights), weighting.draws),
         residual=proxy,
         frozen=int((~active).sum()),
         truncations=tuple(weighting.truncations),

@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rtgp.solvers.iteration import Iteration, Steps
+from rtgp.solvers.iteration import Chunk, Iteration, Told
 from rtgp.solvers.preconditioner import Preconditioner
+
+_AHEAD = 2**16  # rows up to which a card is done with a chunk before the host has looked at it
 
 
 class FusedIteration(Iteration):
-    """Chunks of `count` iterations. The first runs as it comes, the second is recorded (a CUDA graph) and from then on
-    replayed, in later runs too."""
+    """Chunks of `count` iterations. The first runs as it comes, later ones are recorded (a CUDA graph for each half of
+    the memory) and from then on replayed, in later runs too.
+
+    The memory has two halves, which chunks take in turn: one may be queued before what the other holds has been used.
+    """
 
     def __init__(
         self,
@@ -28,16 +33,12 @@ class FusedIteration(Iteration):
         from rtgp.solvers.recurrence import Recurrence
 
         super().__init__(matmul, rhs, preconditioner, precision, groups, reference, None)
-        n, r = rhs.shape
-        self._count = count
-        self._chunks = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._count, self._next, self._expected = count, 0, 0
+        self._compiled = False
         self._floor = self._scale * precision**2
         self._recurrence = Recurrence(rhs, self._scale, self._floor, groups)
-        # Slot j + 1 is what iteration j makes of slot j; a chunk begins with what the last slot holds.
-        self._directions = rhs.new_empty(count + 1, n, r)
-        self._scalars = torch.zeros(count + 1, 4 * r + 3, dtype=torch.float64, device=rhs.device)
-        self._slots = [self._named(row) for row in self._scalars]
+        halves = 2 if rhs.shape[0] <= _AHEAD else 1
+        self._halves = [_Half(count, rhs) for _ in range(halves)]
         self._place(self)
 
     def works_on(self, matmul: Callable[[Tensor], Tensor], preconditioner: Preconditioner) -> bool:
@@ -53,58 +54,93 @@ class FusedIteration(Iteration):
         self._residual.copy_(fresh._residual)
         self._scale.copy_(fresh._scale)
         torch.mul(self._scale, self._precision**2, out=self._floor)
-        self._squares, self.first_squares, self.active = fresh._squares, fresh.first_squares, fresh.active
+        self.first_squares, self.first_active = fresh.first_squares, fresh.first_active
+        self.first_proxy = fresh.first_proxy
         self._place(fresh)
 
     def _place(self, start: Iteration) -> None:
-        self._directions[-1] = start._direction
-        self._slots[-1]["squares"].copy_(start._squares)
-        self._slots[-1]["active"].copy_(start.active)
+        """Where the first chunk looks for what was before it."""
+        self._next, last = 0, self._halves[-1]
+        last.directions[-1] = start._direction
+        last.slots[-1]["squares"].copy_(start._squares)
+        last.slots[-1]["active"].copy_(start._active)
 
-    @staticmethod
-    def _named(row: Tensor) -> dict[str, Tensor]:
-        r = (len(row) - 3) // 4
-        names = ("gamma", "beta", "squares", "active")
-        parts = {name: row[k * r : (k + 1) * r] for k, name in enumerate(names)}
-        return parts | {"told": row[4 * r : 4 * r + 2], "positive": row[4 * r + 2]}
+    def expects(self, iterations: int) -> bool:
+        return len(self._halves) > 1 and iterations <= self._expected
 
-    def advance(self, count: int) -> Steps:
+    def ended(self, iterations: int) -> None:
+        self._expected = iterations
+
+    def advance(self, count: int) -> Chunk:
         assert count == self._count
-        self._chunks += 1
-        if self._chunks == 1 or not self._residual.is_cuda:
-            self._run()  # which compiles what has not been compiled yet
+        half, before = self._halves[self._next], self._halves[self._next - 1]
+        self._next = (self._next + 1) % len(self._halves)
+        if not self._compiled or not self._residual.is_cuda:
+            self._run(half, before)
+            self._compiled = True
         else:
-            self._graph = self._graph or self._recorded_run()
-            self._graph.replay()
-        r, scalars = self._residual.shape[1], self._scalars[1:].clone()  # the next chunk writes to the same memory
-        gamma, beta, squares, active = (scalars[:, k * r : (k + 1) * r] for k in range(4))
-        return Steps(self._directions[:-1], gamma, beta, squares, active > 0, scalars[:, 4 * r :])
+            half.graph = half.graph or self._recorded_run(half, before)
+            half.graph.replay()
+        return Chunk(half.directions[:-1], half.sent())
 
-    def _recorded_run(self) -> torch.cuda.CUDAGraph:
+    def _recorded_run(self, half: _Half, before: _Half) -> torch.cuda.CUDAGraph:
         """Not by torch.cuda.graph, which begins by handing all cached memory back to the system."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._residual.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             graph.capture_begin()
             try:
-                self._run()
+                self._run(half, before)
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
         return graph
 
-    def _run(self) -> None:
-        self._directions[0].copy_(self._directions[-1])
-        self._scalars[0].copy_(self._scalars[-1])
+    def _run(self, half: _Half, before: _Half) -> None:
+        half.directions[0].copy_(before.directions[-1])
+        half.scalars[0].copy_(before.scalars[-1])
         for j in range(self._count):
-            now, then = self._slots[j], self._slots[j + 1]
-            direction = self._directions[j]
+            now, then = half.slots[j], half.slots[j + 1]
+            direction = half.directions[j]
             product = self._matmul(direction)
             self._recurrence.descend(
                 direction, product, self._residual, now["squares"], now["active"], then["gamma"], then["positive"]
             )
             conditioned, found = self._preconditioner.solve(self._residual)
             self._recurrence.turn(
-                direction, conditioned, self._directions[j + 1], now["squares"], found, now["active"],
-                then["beta"], then["squares"], then["active"], then["told"],
+                direction, conditioned, half.directions[j + 1], now["squares"], found, now["active"],
+                then["beta"], then["squares"], then["active"], then["proxy"],
             )  # fmt: skip
+
+
+class _Half:
+    """The memory of a chunk: slot j + 1 is what iteration j makes of slot j; slot 0 is what was before."""
+
+    def __init__(self, count: int, rhs: Tensor) -> None:
+        n, r = rhs.shape
+        self.directions = rhs.new_empty(count + 1, n, r)
+        self.scalars = torch.zeros(count + 1, 4 * r + 2, dtype=torch.float64, device=rhs.device)
+        self.slots = [_named(row) for row in self.scalars]
+        self._here = torch.empty(count, 4 * r + 2, dtype=torch.float64, pin_memory=rhs.is_cuda)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def sent(self) -> Callable[[], Told]:
+        """Its scalars are on their way to the host; what waits for them, and not for what is queued after them."""
+        self._here.copy_(self.scalars[1:], non_blocking=True)
+        arrival = torch.cuda.Event() if self.scalars.is_cuda else None  # type: ignore[no-untyped-call]
+        if arrival is not None:
+            arrival.record()
+
+        def told() -> Told:
+            if arrival is not None:
+                arrival.synchronize()
+            return Told.of(self._here.clone())  # the next chunk writes to the same memory
+
+        return told
+
+
+def _named(row: Tensor) -> dict[str, Tensor]:
+    """Views of gamma, beta, squares and active (r,), proxy and positive (): the order of `Told.of`."""
+    r = (len(row) - 2) // 4
+    parts = {name: row[k * r : (k + 1) * r] for k, name in enumerate(("gamma", "beta", "squares", "active"))}
+    return parts | {"proxy": row[4 * r], "positive": row[4 * r + 1]}

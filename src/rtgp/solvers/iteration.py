@@ -17,31 +17,34 @@ from rtgp.solvers.preconditioner import Preconditioner
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What the host is told about each iteration of a chunk."""
+class Told:
+    """What the host is told about each of m iterations. All of it float64 on the CPU."""
 
-    proxies: list[float]  # error proxy after it
-    active: list[bool]  # whether a column is active after it
+    gamma: Tensor  # (m, r)
+    beta: Tensor  # (m, r)
+    squares: Tensor  # (m, r), after the iteration
+    active: Tensor  # (m, r) bool, after the iteration
+    proxies: list[float]  # the error proxy after it
     positive: list[bool]  # whether every active column met positive curvature
+
+    @staticmethod
+    def of(scalars: Tensor) -> Told:
+        """From rows of gamma, beta, squares, whether active (r each), the proxy, and whether positive."""
+        r = (scalars.shape[1] - 2) // 4
+        gamma, beta, squares, active = (scalars[:, k * r : (k + 1) * r] for k in range(4))
+        last = scalars[:, 4 * r :].tolist()
+        return Told(gamma, beta, squares, active > 0, [row[0] for row in last], [row[1] > 0 for row in last])
+
+    def first(self, count: int) -> Told:
+        return Told(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A chunk of iterations, (m, ...) each."""
+class Chunk:
+    """m iterations that have been queued."""
 
     direction: Tensor  # (m, n, r)
-    gamma: Tensor  # (m, r) float64
-    beta: Tensor  # (m, r) float64
-    squares: Tensor  # (m, r) float64, after the iteration
-    active: Tensor  # (m, r) bool, after the iteration
-    told: Tensor  # (m, 3) float64: proxy, whether a column is active, whether the curvature was positive
-
-    def looks(self) -> Looks:
-        told = self.told.tolist()
-        return Looks([t[0] for t in told], [t[1] > 0 for t in told], [t[2] > 0 for t in told])
-
-    def first(self, count: int) -> Steps:
-        return Steps(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
+    told: Callable[[], Told]  # waits for them
 
 
 class Iteration:
@@ -62,27 +65,39 @@ class Iteration:
         self._residual = rhs.clone(memory_format=torch.contiguous_format)
         conditioned, self._squares = preconditioner.solve(self._residual)  # P^-1 r and r^T P^-1 r
         self._conditioned, self._direction = conditioned, conditioned.clone()
-        scale = self._squares.clone()
+        # What is decided from the few numbers of a run is decided on the host, which here waits for the device once.
+        self.first_squares = self._squares.to("cpu", copy=True)  # (r,)
+        self._set_scale(reference)
+
+    def _set_scale(self, reference: Mapping[int, float]) -> None:
+        """What squares are measured against, and which columns are active at the start."""
+        scale = self.first_squares.clone()
         for column, value in reference.items():
             scale[column] = value
-        self._scale = torch.where(scale > 0, scale, 1.0)
-        self.first_squares = self._squares.clone()
-        self.active = self._squares / self._scale > precision**2  # (r,)
+        scale = torch.where(scale > 0, scale, 1.0)
+        ratios = self.first_squares / scale
+        self.first_active = ratios > self._precision**2  # (r,), on the host
+        self.first_proxy = float(self._proxy(ratios))
+        device = self._residual.device
+        self._scale, self._active = scale.to(device), self.first_active.to(device, copy=True)
 
-    def proxy(self) -> float:
-        return float(self._proxy())
-
-    def _proxy(self) -> Tensor:
-        ratios = self._squares / self._scale
+    def _proxy(self, ratios: Tensor) -> Tensor:
         return torch.stack([ratios[group].mean() for group in self._groups]).max().sqrt()
 
-    def advance(self, count: int) -> Steps:
-        """The next `count` iterations. Frozen columns contribute nothing and stay as they are."""
-        steps = [self._step() for _ in range(count)]
-        return Steps(*(torch.stack(part) for part in zip(*steps, strict=True)))
+    def expects(self, iterations: int) -> bool:
+        """Whether the run will probably be as long as this, so that iterations may be queued before they are needed."""
+        return False
 
-    def _step(self) -> tuple[Tensor, ...]:
-        active, squares = self.active.clone(), self._squares.clone()
+    def ended(self, iterations: int) -> None:
+        """The run is over after so many."""
+
+    def advance(self, count: int) -> Chunk:
+        """The next `count` iterations. Frozen columns contribute nothing and stay as they are."""
+        directions, scalars = zip(*(self._step() for _ in range(count)), strict=True)
+        return Chunk(torch.stack(directions), lambda: Told.of(torch.stack(scalars).cpu()))
+
+    def _step(self) -> tuple[Tensor, Tensor]:
+        active, squares = self._active.clone(), self._squares.clone()
         direction = self._direction.clone()
         if self._basis is not None:
             self._basis.append(self._residual, self._conditioned, squares)
@@ -97,9 +112,9 @@ class Iteration:
         self._conditioned, new_squares = self._preconditioner.solve(self._residual)
         beta = torch.where(active, new_squares / squares, 0.0)
         self._squares.copy_(torch.where(active, new_squares, squares))
-        self.active.copy_(active & (self._squares / self._scale > self._precision**2))
-        beta = torch.where(self.active, beta, 0.0)
+        self._active.copy_(active & (self._squares / self._scale > self._precision**2))
+        beta = torch.where(self._active, beta, 0.0)
         # A frozen column contributes no further increment: its direction is zero from here on.
-        self._direction.mul_(beta.to(dtype)).add_(self._conditioned).mul_(self.active.to(dtype))
-        told = torch.stack([self._proxy(), self.active.any().double(), positive.double()])
-        return direction, gamma, beta, self._squares.clone(), self.active.clone(), told
+        self._direction.mul_(beta.to(dtype)).add_(self._conditioned).mul_(self._active.to(dtype))
+        last = torch.stack([self._proxy(self._squares / self._scale), positive.double()])
+        return direction, torch.cat([gamma, beta, self._squares, self._active.double(), last])

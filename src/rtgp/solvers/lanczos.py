@@ -17,7 +17,7 @@ _LOWEST, _HIGHEST = -62.0, 17.0
 
 
 def log_quadrature_series(gamma: Tensor, beta: Tensor) -> Tensor:
-    """Delta_j = e_1^T (log T_j - log T_{j-1}) e_1 with log T_0 = 0, for gamma and beta (J, r) -> (J, r).
+    """Delta_j = e_1^T (log T_j - log T_{j-1}) e_1 with log T_0 = 0, for gamma and beta (J, r) -> (J, r), on the CPU.
 
     With log x = int_0^inf 1/(1+t) - 1/(x+t) dt, the increment is -int [(T_j+t)^-1 - (T_{j-1}+t)^-1]_11 dt, and that
     difference is p_j^2 / delta_j, where delta are the pivots of the LDL^T factorisation of T + t and
@@ -26,9 +26,8 @@ def log_quadrature_series(gamma: Tensor, beta: Tensor) -> Tensor:
     """
     if gamma.shape[0] == 0:
         return torch.zeros_like(gamma)
-    # A long chain of operations on few numbers: on the CPU and in NumPy, whose calls are the cheapest.
-    series = _log_quadrature_series(gamma.cpu().numpy(), beta.cpu().numpy())
-    return torch.from_numpy(series).to(gamma.device)
+    # A long chain of operations on few numbers: in NumPy, whose calls are the cheapest.
+    return torch.from_numpy(_log_quadrature_series(gamma.numpy(), beta.numpy()))
 
 
 def _log_quadrature_series(gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:

@@ -188,6 +188,7 @@ class LowRankPlusIdentity:
         self.own = group.own(size)
         self._q, self._c = q, c  # (n, k) orthonormal, of which the own rows; (k, k) lower triangular; both float64
         identity = torch.eye(self.rank, dtype=c.dtype, device=c.device)
+        self._logdet = 2.0 * c.diagonal().log().sum().cpu()
         self._inverse: Tensor = torch.linalg.solve_triangular(c, identity, upper=False).contiguous()  # C^-1
         self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
         self._fused = group.size == 1 and usable(q.device)
@@ -206,6 +207,7 @@ class LowRankPlusIdentity:
             pairs += zip(working, other._working[dtype], strict=True)
         for mine, new in pairs:
             mine.copy_(new)
+        self._logdet = other._logdet
         return True
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -221,8 +223,8 @@ class LowRankPlusIdentity:
         return made
 
     def logdet(self) -> Tensor:
-        total: Tensor = 2.0 * self._c.diagonal().log().sum()
-        return total
+        """log |P|, float64 on the CPU."""
+        return self._logdet
 
     def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
         q, q_transposed = self._working[r.dtype]

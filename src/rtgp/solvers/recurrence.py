@@ -100,7 +100,7 @@ def _turn_kernel(
     beta_at,
     squares_at,
     active_at,
-    told_at,  # (2,) float64: error proxy, whether a column is active
+    proxy_at,  # () float64: error proxy
     n,
     r,
     per_program,
@@ -127,8 +127,7 @@ def _turn_kernel(
         for g in tl.static_range(GROUPS):
             mean = tl.sum(tl.where(group == g, after / size, 0.0)) / tl.load(group_size + g)
             worst = tl.maximum(worst, mean, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(told_at, tl.sqrt(worst))
-        tl.store(told_at + 1, tl.max(still.to(tl.float64)))
+        tl.store(proxy_at, tl.sqrt(worst))
     turn, keep = beta.to(direction.dtype.element_ty), still.to(direction.dtype.element_ty)
     first = tl.program_id(0) * per_program
     for block in range(first, first + per_program):
@@ -173,13 +172,13 @@ class Recurrence:
 
     def turn(
         self, direction: Tensor, conditioned: Tensor, new_direction: Tensor, squares: Tensor, found: Tensor,
-        active: Tensor, beta: Tensor, new_squares: Tensor, new_active: Tensor, told: Tensor,
+        active: Tensor, beta: Tensor, new_squares: Tensor, new_active: Tensor, proxy: Tensor,
     ) -> None:  # fmt: skip
         """beta, d <- P^-1 r + beta d, and who goes on."""
         with on_device(direction):
             _turn_kernel[(self._programs,)](
                 direction, conditioned, new_direction, squares, found, self._scale, self._floor, active,
-                self._group_of, self._group_size, beta, new_squares, new_active, told, self.n, self.r,
+                self._group_of, self._group_size, beta, new_squares, new_active, proxy, self.n, self.r,
                 self._per_program, GROUPS=self._groups, COLUMNS=self._columns, ROWS=ROWS, num_warps=_WARPS,
             )  # fmt: skip
 

@@ -19,7 +19,8 @@ class CGStatus(Enum):
 class CGResult:
     """Weighted sums of the increments of A^-1 B, and everything the run showed on the way.
 
-    Step lengths and ratios define the Lanczos tridiagonal matrix of P^-1/2 A P^-1/2 for each column.
+    Step lengths and ratios define the Lanczos tridiagonal matrix of P^-1/2 A P^-1/2 for each column. They, the squares
+    and the weights are on the CPU.
     """
 
     solutions: Tensor  # (n, outputs): sum_j w_j gamma_j d_j

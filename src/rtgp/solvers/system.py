@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,41 +71,39 @@ class WhitenedSystem:
         """The diagonal of S K S, (n,), float64."""
         return self.operator.diagonal().double() / self.noise
 
-    def kernel_rows(self, index: Tensor) -> Tensor:
-        """(S K S)[index, :], (k, n), float64."""
+    def kernel_rows(self, index: Tensor, columns: slice | Tensor | None = None) -> Tensor:
+        """(S K S)[index, columns], (k, m), float64; all n columns by default."""
         s = self._whitener[:, 0]
-        return self.operator.rows(index).double().mul_(s[index, None]).mul_(s)
+        across = s if columns is None else s[columns]
+        return self.operator.rows(index, columns).double().mul_(s[index, None]).mul_(across)
 
     def own_kernel_rows(self, index: Tensor) -> Tensor:
         """(S K S)[index, own], (k, m), float64: the columns that are this rank's."""
-        s, own = self._whitener[:, 0], self.group.own(self.size)
-        return self.operator.rows(index, own).double().mul_(s[index, None]).mul_(s[own])
+        return self.kernel_rows(index, self.group.own(self.size))
 
     def log_det_noise(self) -> Tensor:
         """log |D| = log |K + D| - log |A|."""
         return self.noise.log().sum()
 
-    def condition_bound(self) -> float:
-        """An upper bound of the condition number of A: 1 + trace(S K S), since A >= I."""
-        return condition_of(self.kernel_diagonal())
-
-    def rounding(self) -> float:
-        """What rounding K to the working precision may add to it, in units of the noise."""
-        return rounding_of(self.kernel_diagonal(), self.dtype)
+    def limits(self, dtype: torch.dtype | None = None) -> PrecisionLimits:
+        """Those of its working precision, or of another."""
+        return PrecisionLimits.of(self.kernel_diagonal(), self.dtype if dtype is None else dtype)
 
 
-def condition_of(diagonal: Tensor) -> float:
-    """`WhitenedSystem.condition_bound` for a kernel matrix in units of the noise, of this diagonal (n,)."""
-    return 1.0 + float(diagonal.sum())
+@dataclass(frozen=True)
+class PrecisionLimits:
+    """How far a precision may serve a kernel matrix in units of its noise. Only the trace is looked at."""
 
+    signal: float  # the mean of its diagonal
+    condition: float  # an upper bound of the condition number of A = S K S + I: 1 + trace(S K S), since A >= I
+    rounding: float  # what rounding the matrix may add to it
 
-def rounding_of(diagonal: Tensor, dtype: torch.dtype) -> float:
-    """What rounding a kernel matrix in units of the noise, of this diagonal (n,), to a precision may add to it.
-
-    Independent rounding errors of at most eps/2 in n x n entries make a matrix of norm about eps sqrt(n) / 2 times the
-    entries' size, which the smallest eigenvalues, those of the noise, feel first.
-    """
-    return 0.5 * torch.finfo(dtype).eps * math.sqrt(diagonal.shape[0]) * float(diagonal.mean())
+    @staticmethod
+    def of(diagonal: Tensor, dtype: torch.dtype) -> PrecisionLimits:
+        """Independent rounding errors of at most eps/2 in n x n entries make a matrix of norm about eps sqrt(n) / 2
+        times the entries' size, which the smallest eigenvalues, those of the noise, feel first."""
+        n, trace = diagonal.shape[0], float(diagonal.sum(dtype=torch.float64))
+        return PrecisionLimits(trace / n, 1.0 + trace, 0.5 * torch.finfo(dtype).eps * trace / math.sqrt(n))
 
 
 # Up to here float32 gradients were within 1e-3 of float64 ones in every case tried; beyond it that is not sure.
@@ -113,19 +112,21 @@ ROUNDING_LIMIT = 0.05
 CONDITION_LIMIT = 1e14
 
 
-def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False, factor: float = 1.0) -> bool:
+def warn_of_rounding(
+    limits: PrecisionLimits, n: int, dtype: torch.dtype, widened: bool = False, factor: float = 1.0
+) -> bool:
     """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said.
 
     factor: by which its rounding errors exceed independent ones (`rtgp.kernels.likeness`).
     """
-    if not bool(torch.isfinite(diagonal).all()):
+    if not math.isfinite(limits.signal):
         raise InputError(
             "Expected a finite kernel matrix. The kernel gives NaN or infinity between a training point and itself: "
             "look at its formula, lower the learning rate, or use float64."
         )
-    rounding = factor * rounding_of(diagonal, dtype)
+    rounding = factor * limits.rounding
     wide = dtype == torch.float64
-    if rounding <= ROUNDING_LIMIT and not (wide and condition_of(diagonal) > CONDITION_LIMIT):
+    if rounding <= ROUNDING_LIMIT and not (wide and limits.condition > CONDITION_LIMIT):
         return False
     remedy = "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"
     if widened:
@@ -134,7 +135,7 @@ def warn_of_rounding(diagonal: Tensor, dtype: torch.dtype, widened: bool = False
         remedy = "Gradients may be off. Raise the lower bound of the noise"
     warnings.warn(
         f"{dtype} is too coarse for this system: rounding the kernel matrix amounts to {rounding:.2g} times the noise "
-        f"(signal {float(diagonal.mean()):.1e} times the noise, n = {diagonal.shape[0]}). {remedy}.",
+        f"(signal {limits.signal:.1e} times the noise, n = {n}). {remedy}.",
         PrecisionWarning,
         stacklevel=2,
     )
