@@ -63,7 +63,8 @@ def main() -> None:
         default="rr-cg,cholesky,rr-cg-paper,gpytorch-cg,gpytorch-cholesky:3",
         help="method[:steps],...; fewer steps than the full number are for their time alone",
     )
-    parser.add_argument("--seeds", default="0,1,2", help="of rr-cg")
+    parser.add_argument("--seeds", default="0,1,2", help="of the start, and of all that is random")
+    parser.add_argument("--seeded", default="rr-cg", help="methods that are run with every seed; the others with 0")
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
@@ -74,7 +75,7 @@ def main() -> None:
         for run in arguments.runs.split(","):
             method, _, wanted = run.partition(":")
             steps = int(wanted) if wanted else full
-            for seed in map(int, arguments.seeds.split(",") if method == "rr-cg" else "0"):
+            for seed in map(int, arguments.seeds.split(",") if method in arguments.seeded.split(",") else "0"):
                 row = {"set": name, "n": len(y), "d": x.shape[1], "split": arguments.split, "run_seed": seed}
                 row |= {"method": method, "optimizer": "adam 0.1", "steps": full}
                 iterations: float | str = ""

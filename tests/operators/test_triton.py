@@ -243,9 +243,33 @@ def test_the_gradient_reference_is_the_derivative(formula: RadialFormula) -> Non
     np.testing.assert_allclose(by_z.numpy(), 2.0 * np.einsum("ij,ijd->id", weight, derivative), atol=1e-12)
 
 
+@triton_mode.needs_triton
+@devices
+@pytest.mark.parametrize("distance", [100.0, 8000.0])
+def test_a_point_far_away_does_not_spoil_the_others(distance: float, device: str) -> None:
+    """Entry by entry, and in the gradient: a value a hundred standard deviations out, a short lengthscale on it."""
+    from rtgp.operators.triton.gradient import gradient, gradient_reference
+    from rtgp.operators.triton.half import half_product, store
+    from rtgp.operators.triton.product import product, product_reference
+    from rtgp.operators.triton.symmetric import symmetric_product
+
+    n, d = 140, 18
+    z = inputs(n, d, device)
+    z[0] *= 0.1
+    z[0, 14] = distance
+    pair, few = prepare("rbf", z, None, 4), torch.eye(n, device=device)[:, :30].contiguous()
+    wanted = product_reference(RBF, z, z, few)
+    for got in (product(pair, few, tuning=SMALL), symmetric_product(pair, few, SMALL)):
+        assert float((got - wanted).abs().max()) <= 1e-5
+    assert float((half_product(store(pair), few) - wanted).abs().max()) <= 5e-7
+    u, v = vectors(n, 3, device), vectors(n, 3, device, seed=2)
+    by_z, wanted_by_z = (found[1] for found in (gradient(pair, u, v, SMALL), gradient_reference(RBF, z, u, v)))
+    assert error(by_z, wanted_by_z) <= 1e-4
+
+
 def test_expanded_inputs_give_the_distances() -> None:
     """Plain torch: left . right * unit is |a - b|^2, and 0 for equal points."""
-    for size in (1e-6, 1.0, 1e6):
+    for size in (1e-6, 1.0, 30.0):
         z = inputs(9, 5, "cpu", size=size)
         pair = prepare("matern12", z, None, 4)
         squared = (pair.rows.left.double() @ pair.columns.right.double().T * pair.unit.double())[:9, :9]

@@ -16,11 +16,19 @@ from torch import Tensor
 from rtgp.kernels.formulas import RadialFormula, squared_distances
 from rtgp.operators.triton.launch import on_device, processors
 from rtgp.operators.triton.points import CHUNK, INPUT_FACTOR, KIND, Pair
-from rtgp.operators.triton.radial import difference, differences, expanded, kernel_value_and_slope, repaired, row_halves
+from rtgp.operators.triton.radial import (
+    UNROLLED,
+    difference,
+    differences,
+    expanded,
+    kernel_value_and_slope,
+    repaired,
+    row_halves,
+)
 from rtgp.operators.triton.settings import Tuning, split_count
 
 MAXIMUM_COLUMNS = 32  # of u and v per launch; more are taken in turns
-_DIRECT = 8  # up to this many inputs z_i - z_j is formed pair by pair
+_DIRECT = 8  # up to this many inputs z_i - z_j is formed pair by pair; beyond, where float32 is too short for z
 
 
 def gradient_reference(formula: RadialFormula, z: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +88,7 @@ def _gradient_kernel(
             if inexact:
                 squared = repaired(squared, norms, norms, z, z, rows, cols, padded, padded, KIND, DIMENSIONS, FAR)
         else:
-            squared = differences(z, z, rows, cols, padded, padded, 0.0, DIMENSIONS, FAR, True)
+            squared = differences(z, z, rows, cols, padded, padded, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED)
         k, slope = kernel_value_and_slope(squared, KIND)
         w_cols = tl.load(second_vectors + cols[None, :] * COLUMNS + r_index[:, None])
         w = tl.dot(w_rows, w_cols, input_precision=PRECISION)  # W_ij, zero where i or j is padding
@@ -92,6 +100,12 @@ def _gradient_kernel(
             for a in tl.static_range(DIMENSIONS):
                 along = difference(z, z, rows, cols, padded, padded, a, DIMENSIONS, FAR)
                 along = tl.sum(h * along, axis=1)  # (BLOCK_M,)
+                part += tl.where(a_index[None, :] == a, along[:, None], 0.0)
+        elif FAR:
+            part = tl.zeros((BLOCK_M, PADDED_DIMENSIONS), tl.float32)
+            for a in range(DIMENSIONS):
+                along = difference(z, z, rows, cols, padded, padded, a, DIMENSIONS, FAR)
+                along = tl.sum(h * along, axis=1)
                 part += tl.where(a_index[None, :] == a, along[:, None], 0.0)
         else:
             # The same rounded H in both terms: what is lost is 2^-22 |z| / |z_i - z_j| of the terms.

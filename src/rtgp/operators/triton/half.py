@@ -23,6 +23,9 @@ from rtgp.operators.triton.product import LIFT
 from rtgp.operators.triton.radial import kernel_tile, row_halves
 
 _STRIP = 64  # columns of a tile that are made at once
+# Up to this many inputs K is made from differences, exact to the last digits: what is stored once serves many products,
+# and expanded squares would be off by up to 1e-5, which a small noise feels.
+_EXACT = 64
 _WARPS, _STAGES = 8, 2
 _PROGRAMS = 8  # for each multiprocessor, about
 
@@ -73,8 +76,9 @@ def _store_kernel(
             first, unit, inexact = 0.0, 1.0, False
         k = kernel_tile(
             first, left, right, unit, inexact, norms, norms, z, z, rows, cols, padded, padded,
-            KIND, DIMENSIONS, FAR, WIDTH, CHUNK, LIFT,
+            KIND, DIMENSIONS, FAR, WIDTH, CHUNK, 0,
         )  # fmt: skip
+        k *= 2.0**LIFT  # afterwards: within the exponent it would cost digits
         k = tl.where(rows[:, None] < cols[None, :], k, tl.where(rows[:, None] == cols[None, :], 0.5 * k, 0.0))
         high = k.to(tl.float16)
         number = (i * blocks - i * (i - 1) // 2 + j - i).to(tl.int64) * (TILE * TILE)
@@ -150,6 +154,7 @@ def _half_kernel(
 def store(pair: Pair, into: HalfMatrix | None = None) -> HalfMatrix:
     """K of a square pair, in the memory of another of the same size where that is given."""
     points = pair.rows
+    width = 0 if points.dimensions <= _EXACT else points.width
     blocks = triton.cdiv(points.count, TILE)
     shape = (blocks * (blocks + 1) // 2, TILE, TILE)
     if into is None:
@@ -161,7 +166,7 @@ def store(pair: Pair, into: HalfMatrix | None = None) -> HalfMatrix:
             points.z, points.norms, points.left, points.right, pair.unit, pair.largest, high, low,
             points.padded, blocks,
             KIND=KIND[pair.kind], DIMENSIONS=points.dimensions, FAR=pair.far,
-            WIDTH=points.width, CHUNK=max(min(CHUNK, points.width), 16), TILE=TILE, STRIP=_STRIP, LIFT=LIFT,
+            WIDTH=width, CHUNK=max(min(CHUNK, width), 16), TILE=TILE, STRIP=_STRIP, LIFT=LIFT,
             num_warps=8, num_stages=1,
         )  # fmt: skip
     return HalfMatrix(points.count, high, low)

@@ -26,6 +26,9 @@ KIND = {"rbf": 0, "matern12": 1, "matern32": 3, "matern52": 5}
 # At this distance from the centre a coordinate in float32 is off by 4e-6, and so may be a kernel value.
 _FAR = 64.0
 _LARGEST_HALF = 14  # scaled squared norms stay below 2^14: float16 ends at 2^16
+# The smallest number of float16 is then 2^-24 / scale^2 in |z|^2: 2e-7 at this distance, and growing with its square. A
+# point further away would spoil the distances of all the others.
+_TOO_FAR = 256.0
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,19 @@ class Pair:
 
 
 def prepare(kind: str, z_rows: Tensor, z_columns: Tensor | None, direct: int) -> Pair:
-    """z (m, d) and z (n, d), or None for a square K; centred float64. Up to `direct` inputs no expanded squares."""
+    """z (m, d) and z (n, d), or None for a square K; centred float64. Up to `direct` inputs, and for
+    points too far apart, no expanded squares."""
     sets = [z * INPUT_FACTOR[kind] for z in ([z_rows] if z_columns is None else [z_rows, z_columns])]
     norms = [z.square().sum(1) for z in sets]
     largest = torch.stack([norm.max() for norm in norms]).max()
     # A power of two that brings the largest squared norm just below 2^14, float16's range being what it is.
     exponent = torch.floor((_LARGEST_HALF - torch.log2(largest.clamp_min(1e-30))) / 2)
     scale = torch.exp2(exponent)
-    points = [_points(z, norm, scale, z.shape[1] > direct) for z, norm in zip(sets, norms, strict=True)]
+    reach = float(largest)
+    expanded = z_rows.shape[1] > direct and reach <= _TOO_FAR**2
+    points = [_points(z, norm, scale, expanded) for z, norm in zip(sets, norms, strict=True)]
     unit, twice = scale.pow(-2).float().reshape(1), (2.0 * largest).float().reshape(1)
-    return Pair(kind, points[0], points[-1], unit, twice, bool(largest > _FAR**2))
+    return Pair(kind, points[0], points[-1], unit, twice, reach > _FAR**2)
 
 
 def _points(z: Tensor, norms: Tensor, scale: Tensor, expanded: bool) -> Points:

@@ -17,6 +17,7 @@ _LN2 = tl.constexpr(0.6931471805599453)
 _LOST = tl.constexpr(64.0)
 _PER_SQUARE = tl.constexpr(44.0)
 _PER_DISTANCE = tl.constexpr(128.0)
+UNROLLED = tl.constexpr(16)  # up to this many inputs a loop over them is written out
 
 
 @triton.jit
@@ -44,11 +45,11 @@ def differences(
     START: tl.constexpr,
     DIMENSIONS: tl.constexpr,
     FAR: tl.constexpr,
-    UNROLLED: tl.constexpr,
+    WRITTEN_OUT: tl.constexpr,
 ):
     """START + sum_a (z_ia - z_ja)^2 without cancellation."""
     squared = tl.full((rows.shape[0], cols.shape[0]), START, tl.float32)
-    if UNROLLED:
+    if WRITTEN_OUT:
         for a in tl.static_range(DIMENSIONS):
             along = difference(row_z, col_z, rows, cols, row_stride, col_stride, a, DIMENSIONS, FAR)
             squared += along * along
@@ -177,8 +178,14 @@ def kernel_tile(
         k = kernel_value(squared, KIND, LIFT)
     elif KIND == 0:
         # RBF: the sum of squares starts at the lift, an addition saved.
-        k = tl.exp2(-differences(row_z, col_z, rows, cols, row_stride, col_stride, -LIFT, DIMENSIONS, FAR, True))
+        k = tl.exp2(
+            -differences(
+                row_z, col_z, rows, cols, row_stride, col_stride, -LIFT, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED
+            )
+        )
     else:
-        squared = differences(row_z, col_z, rows, cols, row_stride, col_stride, 0.0, DIMENSIONS, FAR, True)
+        squared = differences(
+            row_z, col_z, rows, cols, row_stride, col_stride, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED
+        )
         k = kernel_value(squared, KIND, LIFT)
     return k
