@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import rtgp
+import triton_mode
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
@@ -55,6 +56,26 @@ def test_two_processes_make_the_model_that_one_makes(table: Path) -> None:
         assert two.hyperparameters_[name] == pytest.approx(value, rel=1e-6)
     np.testing.assert_allclose(two.predict(X), one.predict(X), rtol=1e-6)
     assert json.loads((folder / "two" / "fit.json").read_text())["rows"] == 151
+
+
+@pytest.mark.gpu
+@triton_mode.needs_cuda
+def test_one_process_on_a_card_by_nccl(tmp_path: Path) -> None:
+    """The whole way: reading, training in ranks' exchanges, predicting and saving. Beside one process without ranks."""
+    table = write_table(tmp_path, 3001)
+    asked = (str(table), "--target", "elevation", "--steps", "6", "--device", "cuda", "--holdout", "0.2")
+    done = fit(1, *asked, "--output", str(tmp_path / "nccl"))
+    assert done.returncode == 0, done.stderr
+    ranked = rtgp.GPRegressor.load(tmp_path / "nccl")
+    alone = subprocess.run(
+        [sys.executable, "-m", "rtgp", "fit", *asked, "--method", "rr-cg", "--output", str(tmp_path / "alone")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert alone.returncode == 0, alone.stderr
+    for name, value in rtgp.GPRegressor.load(tmp_path / "alone").hyperparameters_.items():
+        assert ranked.hyperparameters_[name] == pytest.approx(value, rel=1e-2)
 
 
 @pytest.mark.parametrize(

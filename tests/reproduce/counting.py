@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from rtgp.errors import ConvergenceError
 from rtgp.report.style import axes, figure
 from rtgp.reproduce import Check, Setting, Spec, run_cells
 from rtgp.reproduce.spec import concluded
@@ -41,6 +42,15 @@ class Counting(Spec):
 
     def judge(self, rows):
         return concluded([Check("squares", self.right, f"{len(rows)} rows")], "Counted.")
+
+
+class Unlucky(Counting):
+    """Its fifth cell fails."""
+
+    def run(self, cell, setting):
+        if cell["k"] == 4:
+            raise ConvergenceError("bad luck")
+        return super().run(cell, setting)
 
 
 if __name__ == "__main__":

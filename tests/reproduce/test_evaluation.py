@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rtgp.reproduce import Setting
-from rtgp.reproduce.evaluation import evaluate
+from rtgp.reproduce.evaluation import evaluate, timed
 from rtgp.reproduce.models import exact_objective, fitted_exactly, load, train
 from rtgp.reproduce.spec import CellUnfinishedError
 from rtgp.reproduce.specs import table1
@@ -72,6 +72,31 @@ def test_baselines(setting, data, method):
     row = evaluate(setting, data, method, size, schedule, 0, None)
     assert 0 < row["rmse"] < 1.1  # the standard deviation of the target is 1
     assert np.isfinite(row["nll"])
+
+
+@pytest.mark.parametrize(
+    "method, size, schedule, steps, measured",
+    [
+        ("rr-cg", 20, "multistep 40 0.01", 40, 14),
+        ("rff", 40, "halving 30 0.05", 30, 14),
+        ("rr-cg", 20, "multistep 5 0.01", 5, 5),
+    ],
+)
+def test_a_few_steps_tell_the_time_of_many(setting, data, method, size, schedule, steps, measured):
+    row = timed(setting, data, method, size, schedule, 0)
+    assert (row["steps"], row["measured"], row["points"]) == (steps, measured, len(data.y))
+    assert 0 < row["seconds"] < 60
+
+
+@pytest.mark.parametrize("method, schedule", [("cholesky", "lbfgs"), ("svgp", "epochs 500"), ("poe", "epochs 500")])
+def test_the_time_of_the_others(setting, data, method, schedule):
+    row = timed(setting, data, method, 0, schedule, 0)
+    assert row["seconds"] > 0
+    if method == "svgp":
+        assert row["measured"] == 100
+        assert row["steps"] == 500  # of all points each
+    else:
+        assert row["steps"] == row["measured"]
 
 
 def test_a_path_keeps_its_states(setting, data):

@@ -16,10 +16,10 @@ from rtgp.provenance import COLUMNS
 from rtgp.reproduce import Setting, conclude, item, publish, run_cells
 from rtgp.reproduce.rows import Results
 from rtgp.reproduce.runner import selected
-from rtgp.reproduce.spec import CellUnfinishedError, key_of
+from rtgp.reproduce.spec import CellUnfinishedError, Deadline, key_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from counting import Counting
+from counting import Counting, Unlucky
 
 
 def run(spec, folder, **settings):
@@ -81,6 +81,18 @@ class TestResume:
 
         assert run(Slow(), tmp_path).verdict.status == "incomplete"
         assert run(Counting(), tmp_path / "other", time_is_up=lambda: True).rows == []
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_cell_that_fails_is_told_and_left_out(self, tmp_path, workers):
+        told = []
+        run_cells(Unlucky(), Setting(), tmp_path, tell=told.append, workers=workers)
+        outcome = conclude(Counting(), tmp_path, "full")
+        assert "7 of 8 cells" in outcome.verdict.words
+        assert [words for words in told if "k=4" in words and "bad luck" in words]
+
+    def test_the_time_is_up_for_several_workers(self, tmp_path):
+        run_cells(Counting(), Setting(time_is_up=Deadline(0.0)), tmp_path, workers=2)
+        assert conclude(Counting(), tmp_path, "full").rows == []
 
     def test_a_finished_cell_leaves_no_checkpoint(self, tmp_path):
         class Saving(Counting):

@@ -34,6 +34,9 @@ def reproduce(
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time; the same command goes on later.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that run cells side by side, on one card too. Times mean little then.")
+    ] = 1,
 ) -> None:
     """Run the paper's experiments again and say what comes out.
 
@@ -45,7 +48,7 @@ def reproduce(
     rtgp reproduce list
     rtgp reproduce fig1 --quick --data-dir data/
     rtgp reproduce all --quick --output quick/
-    rtgp reproduce table1 --device cuda --time-limit 570 --only split=10
+    rtgp reproduce table1 --device cuda --workers 6 --time-limit 570 --only split=10
     """
     from rtgp import reproduce as paper
 
@@ -68,7 +71,7 @@ def reproduce(
         time_is_up=paper.until(time_limit),
     )
     for spec in specs:
-        paper.run_cells(spec, setting, folder, _filters(only or []), say)
+        paper.run_cells(spec, setting, folder, _filters(only or []), say, workers)
     outcomes = [paper.conclude(spec, folder, setting.size) for spec in specs]
     page = paper.publish(outcomes, folder, setting.size, shlex.join(["rtgp", *sys.argv[1:]]))
     rows = [

@@ -73,9 +73,9 @@ def timed(
         result = _baseline(setting, data, method, schedule, seed, kernel)[2]
         return {"points": len(data.y), "seconds": result.seconds, "steps": result.steps, "measured": result.steps}
     if method == "svgp":
-        epochs, few = int(_number(schedule)), 3
-        result = _baseline(setting, data, method, f"epochs {few}", seed, kernel)[2]
-        return _multiplied(result, result.steps // few * epochs, data)
+        result = _baseline(setting, data, method, "epochs 1", seed, kernel)[2]  # or 100 steps
+        batch = SVGP().sizes(len(data.y))[1]
+        return _multiplied(result, max(result.steps, math.ceil(_number(schedule) * len(data.y) / batch)), data)
     if method == "sggp":
         schedule = _neighbour_schedule(_number(schedule), len(data.y))
     made = SGGP() if method == "sggp" else setting.methods[method](size)
@@ -92,9 +92,9 @@ def _multiplied(result: FitResult, steps: int, data: models.Data) -> Row:
     """The seconds of `steps` steps from those of a run of fewer; its first two also start libraries."""
     marks = [float(value) for value in result.history.column("seconds")]
     seconds = result.seconds
-    if steps > len(marks):
+    if steps > result.steps:
         seconds = marks[1] + (marks[-1] - marks[1]) / (len(marks) - 2) * (steps - 2)
-    return {"points": len(data.y), "seconds": seconds, "steps": steps, "measured": len(marks)}
+    return {"points": len(data.y), "seconds": seconds, "steps": steps, "measured": result.steps}
 
 
 def _fit(model: Any, method: Any, schedule: str, seed: int, checkpoint: Path | None, setting: Setting) -> FitResult:

@@ -6,6 +6,8 @@ It holds nothing between calls: everything it knows about a run is in the rows.
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +41,16 @@ def key_of(cell: Cell) -> str:
 
 
 @dataclass(frozen=True)
+class Deadline:
+    """Whether the time is up. Unlike a closure it can be handed to another process."""
+
+    at: float = math.inf  # seconds of the clock
+
+    def __call__(self) -> bool:
+        return time.time() > self.at
+
+
+@dataclass(frozen=True)
 class Setting:
     """What a run takes from outside the cell."""
 
@@ -46,7 +58,7 @@ class Setting:
     size: Size = "full"
     data_dir: Path | None = None
     checkpoints: Path | None = None  # a folder for the state of unfinished cells
-    time_is_up: Callable[[], bool] = field(default=lambda: False)
+    time_is_up: Callable[[], bool] = Deadline()
     methods: Mapping[str, Factory] = field(default_factory=lambda: METHODS)
 
     def checkpoint(self, spec: str, cell: Cell) -> Path | None:
