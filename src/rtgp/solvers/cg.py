@@ -64,8 +64,7 @@ def conjugate_gradients(
     groups = [slice(0, r)] if groups is None else groups
     limit = max(1000, n) if max_iterations is None else max_iterations
     precision = WORKING_PRECISION[rhs.dtype] if tolerance is None else tolerance
-    columns = [output.column for output in outputs]
-    columns_there = torch.tensor(columns, device=rhs.device)
+    columns = torch.tensor([output.column for output in outputs], device=rhs.device)
     basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
     size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
 
@@ -76,7 +75,7 @@ def conjugate_gradients(
     else:
         run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
     solutions = rhs.new_zeros(n, len(outputs))
-    taken: list[Told] = []
+    tables: list[Tensor] = []  # of the iterations that count
     weights: list[tuple[float, ...]] = []
     proxy, active = run.first_proxy, run.first_active
     ahead: Chunk | None = None
@@ -86,7 +85,7 @@ def conjugate_gradients(
         told: Told | None = None
         used = 0
         while used < size:
-            if not bool(active.any()):
+            if not active:
                 status = CGStatus.CONVERGED
                 break
             drawn = weighting.next(proxy)
@@ -103,34 +102,38 @@ def conjugate_gradients(
                 queued = ahead or run.advance(size)
                 ahead = run.advance(size) if run.expects(len(weights) + 2 * size) else None
                 told = queued.told()
-            if not told.positive[used]:
+            if not told.positive(used):
                 raise NotPositiveDefiniteError(
                     f"The matrix is not positive definite in {rhs.dtype} (iteration {len(weights) + 1} of conjugate "
                     "gradients met a direction of no positive curvature). Use float64, or add noise or jitter to the "
                     "diagonal."
                 )
-            proxy, active = told.proxies[used], told.active[used]
+            proxy, active = told.proxy(used), told.active(used)
             weights.append(drawn)
             used += 1
         if queued is not None and told is not None and used:
-            taken.append(told.first(used))
-            factors = [[1.0 if o.draw is None else w[o.draw] for o in outputs] for w in weights[-used:]]
-            weighted = taken[-1].gamma[:, columns] * torch.tensor(factors, dtype=torch.float64)
-            chosen = queued.direction[:used, :, columns_there]  # (used, n, outputs)
-            solutions += (chosen * weighted[:, None].to(rhs.device, rhs.dtype)).sum(0)
+            tables.append(told.table[:used])
+            factors = [_factors(told.gamma(j), w, outputs) for j, w in enumerate(weights[-used:])]
+            weighted = torch.tensor(factors, dtype=rhs.dtype).to(rhs.device)  # (used, outputs)
+            solutions += (queued.direction[:used, :, columns] * weighted[:, None]).sum(0)
     run.ended(len(weights))
 
-    empty = torch.zeros(0, r, dtype=torch.float64)
+    table = torch.cat([torch.zeros(0, 4 * r + 2, dtype=torch.float64), *tables])
     return CGResult(
         solutions=solutions,
         status=status,
         iterations=len(weights),
-        gamma=torch.cat([s.gamma for s in taken]) if taken else empty,
-        beta=torch.cat([s.beta for s in taken]) if taken else empty,
-        squares=torch.cat([run.first_squares[None], *(s.squares for s in taken)]),
+        gamma=table[:, :r],
+        beta=table[:, r : 2 * r],
+        squares=torch.cat([run.first_squares[None], table[:, 2 * r : 3 * r]]),
         weights=torch.tensor(weights, dtype=torch.float64).reshape(len(weights), weighting.draws),
         residual=proxy,
-        frozen=int((~active).sum()),
+        frozen=r - active,
         truncations=tuple(weighting.truncations),
         basis=basis.lanczos_vectors(keep_basis) if basis is not None and keep_basis is not None else None,
     )
+
+
+def _factors(gamma: list[float], weights: tuple[float, ...], outputs: Sequence[Output]) -> list[float]:
+    """By what an iteration's directions enter the outputs."""
+    return [gamma[o.column] * (1.0 if o.draw is None else weights[o.draw]) for o in outputs]

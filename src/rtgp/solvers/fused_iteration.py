@@ -134,13 +134,13 @@ class _Half:
         def told() -> Told:
             if arrival is not None:
                 arrival.synchronize()
-            return Told.of(self._here.clone())  # the next chunk writes to the same memory
+            return Told(self._here.clone())  # the next chunk writes to the same memory
 
         return told
 
 
 def _named(row: Tensor) -> dict[str, Tensor]:
-    """Views of gamma, beta, squares and active (r,), proxy and positive (): the order of `Told.of`."""
+    """Views of gamma, beta, squares and active (r,), proxy and positive (): the order of `Told`."""
     r = (len(row) - 2) // 4
     parts = {name: row[k * r : (k + 1) * r] for k, name in enumerate(("gamma", "beta", "squares", "active"))}
     return parts | {"proxy": row[4 * r], "positive": row[4 * r + 1]}

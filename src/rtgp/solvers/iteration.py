@@ -16,27 +16,30 @@ from rtgp.solvers.basis import KrylovBasis
 from rtgp.solvers.preconditioner import Preconditioner
 
 
-@dataclass(frozen=True)
 class Told:
-    """What the host is told about each of m iterations. All of it float64 on the CPU."""
+    """What the host is told about each of m iterations, on the CPU.
 
-    gamma: Tensor  # (m, r)
-    beta: Tensor  # (m, r)
-    squares: Tensor  # (m, r), after the iteration
-    active: Tensor  # (m, r) bool, after the iteration
-    proxies: list[float]  # the error proxy after it
-    positive: list[bool]  # whether every active column met positive curvature
+    table: (m, 4 r + 2) float64: gamma, beta, the squares after the iteration, whether a column is active after it (r
+    each), the error proxy after it, and whether every active column met positive curvature.
+    """
 
-    @staticmethod
-    def of(scalars: Tensor) -> Told:
-        """From rows of gamma, beta, squares, whether active (r each), the proxy, and whether positive."""
-        r = (scalars.shape[1] - 2) // 4
-        gamma, beta, squares, active = (scalars[:, k * r : (k + 1) * r] for k in range(4))
-        last = scalars[:, 4 * r :].tolist()
-        return Told(gamma, beta, squares, active > 0, [row[0] for row in last], [row[1] > 0 for row in last])
+    def __init__(self, table: Tensor) -> None:
+        self.table, self._rows = table, table.tolist()
+        self._r = (table.shape[1] - 2) // 4
 
-    def first(self, count: int) -> Told:
-        return Told(*(getattr(self, name)[:count] for name in self.__dataclass_fields__))
+    def gamma(self, j: int) -> list[float]:
+        row: list[float] = self._rows[j][: self._r]
+        return row
+
+    def active(self, j: int) -> int:
+        """How many columns are."""
+        return sum(value > 0 for value in self._rows[j][3 * self._r : 4 * self._r])
+
+    def proxy(self, j: int) -> float:
+        return float(self._rows[j][-2])
+
+    def positive(self, j: int) -> bool:
+        return bool(self._rows[j][-1] > 0)
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,11 @@ class Iteration:
             scale[column] = value
         scale = torch.where(scale > 0, scale, 1.0)
         ratios = self.first_squares / scale
-        self.first_active = ratios > self._precision**2  # (r,), on the host
+        active = ratios > self._precision**2  # (r,)
+        self.first_active = int(active.sum())
         self.first_proxy = float(self._proxy(ratios))
         device = self._residual.device
-        self._scale, self._active = scale.to(device), self.first_active.to(device, copy=True)
+        self._scale, self._active = scale.to(device), active.to(device)
 
     def _proxy(self, ratios: Tensor) -> Tensor:
         return torch.stack([ratios[group].mean() for group in self._groups]).max().sqrt()
@@ -93,8 +97,9 @@ class Iteration:
 
     def advance(self, count: int) -> Chunk:
         """The next `count` iterations. Frozen columns contribute nothing and stay as they are."""
-        directions, scalars = zip(*(self._step() for _ in range(count)), strict=True)
-        return Chunk(torch.stack(directions), lambda: Told.of(torch.stack(scalars).cpu()))
+        directions, tables = zip(*(self._step() for _ in range(count)), strict=True)
+        direction = torch.stack(directions) if count > 1 else directions[0][None]
+        return Chunk(direction, lambda: Told(torch.stack(tables).cpu()))
 
     def _step(self) -> tuple[Tensor, Tensor]:
         active, squares = self._active.clone(), self._squares.clone()
