@@ -106,6 +106,14 @@ class TestWhenItPays:
         found = [call(upkeep, smooth, 27)[0] for _ in range(40)]
         assert found.index(True) == math.ceil(price(rank) / 2)  # two iterations too many in each
 
+    def test_after_a_checkpoint_that_looked_at_other_points(self, smooth):
+        upkeep = automatic()
+        call(upkeep, smooth, 25)
+        state = upkeep.state_dict()
+        state["sample"] = torch.eye(256, dtype=torch.float64)
+        upkeep.load_state_dict(state, torch.float64)
+        assert call(upkeep, smooth, 25)[0]
+
     def test_never_where_it_is_to_be_kept(self, smooth, rough):
         upkeep = automatic()
         call(upkeep, smooth, 25)

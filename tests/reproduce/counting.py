@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rtgp.errors import ConvergenceError
+from rtgp.errors import ConvergenceError, SettingError
 from rtgp.report.style import axes, figure
 from rtgp.reproduce import Check, Setting, Spec, run_cells
 from rtgp.reproduce.spec import concluded
@@ -50,6 +50,15 @@ class Unlucky(Counting):
     def run(self, cell, setting):
         if cell["k"] == 4:
             raise ConvergenceError("bad luck")
+        return super().run(cell, setting)
+
+
+class Misled(Counting):
+    """What is wrong with its second cell is wrong with all of them."""
+
+    def run(self, cell, setting):
+        if cell["k"] == 1:
+            raise SettingError("The data are nowhere.")
         return super().run(cell, setting)
 
 

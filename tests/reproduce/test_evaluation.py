@@ -99,6 +99,14 @@ def test_the_time_of_the_others(setting, data, method, schedule):
         assert row["steps"] == row["measured"]
 
 
+def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
+    left = iter([False] * 5 + [True] * 100)
+    short = Setting(data_dir=setting.data_dir, time_is_up=lambda: next(left))
+    with pytest.raises(CellUnfinishedError, match="time was up"):
+        timed(short, data, "cholesky", 0, "lbfgs", 0, checkpoint=tmp_path)
+    assert timed(setting, data, "cholesky", 0, "lbfgs", 0, checkpoint=tmp_path)["seconds"] > 0
+
+
 def test_a_path_keeps_its_states(setting, data):
     model = fitted_exactly(data.x, data.y)
     path = train(model, setting.methods["cholesky"](0), torch.optim.Adam, 7, 0.05, 0, 3, setting)

@@ -19,7 +19,7 @@ from rtgp.reproduce.runner import selected
 from rtgp.reproduce.spec import CellUnfinishedError, Deadline, key_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from counting import Counting, Unlucky
+from counting import Counting, Misled, Unlucky
 
 
 def run(spec, folder, **settings):
@@ -85,10 +85,23 @@ class TestResume:
     @pytest.mark.parametrize("workers", [1, 2])
     def test_a_cell_that_fails_is_told_and_left_out(self, tmp_path, workers):
         told = []
-        run_cells(Unlucky(), Setting(), tmp_path, tell=told.append, workers=workers)
+        assert run_cells(Unlucky(), Setting(), tmp_path, tell=told.append, workers=workers) == 1
         outcome = conclude(Counting(), tmp_path, "full")
         assert "7 of 8 cells" in outcome.verdict.words
         assert [words for words in told if "k=4" in words and "bad luck" in words]
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_an_error_of_the_whole_run_ends_it(self, tmp_path, workers):
+        with pytest.raises(SettingError, match="nowhere"):
+            run_cells(Misled(), Setting(), tmp_path, workers=workers)
+        assert len(conclude(Counting(), tmp_path, "full").rows) < 16
+
+    def test_what_measures_time_is_run_in_turn(self, tmp_path):
+        told = []
+        spec = Counting(told)
+        spec.alone = True
+        run_cells(spec, Setting(), tmp_path, workers=2)
+        assert told == list(range(8))  # in this process
 
     def test_the_time_is_up_for_several_workers(self, tmp_path):
         run_cells(Counting(), Setting(time_is_up=Deadline(0.0)), tmp_path, workers=2)

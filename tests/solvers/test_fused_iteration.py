@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -9,9 +10,19 @@ import torch
 from torch import Tensor
 
 import triton_mode
-from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity
+from rtgp.errors import ConvergenceError
+from rtgp.solvers import (
+    CGResult,
+    IdentityPreconditioner,
+    LowRankPlusIdentity,
+    Output,
+    Recordings,
+    cg,
+    conjugate_gradients,
+)
 from rtgp.solvers.fused_iteration import FusedIteration
 from rtgp.solvers.iteration import Iteration
+from rtgp.truncation import fixed
 
 devices = pytest.mark.parametrize("device", [triton_mode.CPU, triton_mode.GPU])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -96,3 +107,37 @@ def test_the_same_solve(n: int, rank: int, r: int, dtype: torch.dtype) -> None:
         got, squares = LowRankPlusIdentity(factor.cuda(), dtype).solve(layout)
         torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(squares.cpu(), wanted_squares, rtol=tolerance, atol=tolerance)
+
+
+@triton_mode.needs_triton
+@devices
+def test_runs_that_are_queued_ahead_are_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One recording for runs of many lengths, shorter ones after longer ones, and after one that ended in an error."""
+    matrix, factor, _ = system(60, 4, torch.float64, device)
+    preconditioner, recordings = LowRankPlusIdentity(factor, torch.float64), Recordings()
+    matrix = matrix + 20.0 * torch.diag(torch.linspace(0, 1, 60, dtype=torch.float64, device=device))
+    chunks: list[int] = []
+    advance = FusedIteration.advance
+    monkeypatch.setattr(FusedIteration, "advance", lambda self, count: chunks.append(count) or advance(self, count))
+    matmul = functools.partial(torch.matmul, matrix)
+    outputs = [Output(0, 0), Output(1, None), Output(3, 0)]
+
+    def solve(fused: bool, length: int | None, seed: int, limit: int | None = None) -> CGResult:
+        monkeypatch.setattr(cg, "usable", lambda where: fused)
+        rhs = torch.randn(60, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device)
+        rhs[:, 2] *= seed % 2
+        return conjugate_gradients(
+            matmul, rhs, fixed(length), outputs, preconditioner, groups=[slice(0, 1), slice(1, 4)],
+            reference={0: 60.0}, tolerance=1e-9, chunk=4 if fused else 1, max_iterations=limit, recordings=recordings,
+        )  # fmt: skip
+
+    for seed, (length, queued) in enumerate([(15, 4), (15, 4), (6, 3), (16, 4), (16, 4), (1, 2)]):
+        chunks.clear()
+        got, wanted = solve(True, length, seed), solve(False, length, seed)
+        assert (got.status, got.iterations, got.frozen) == (wanted.status, wanted.iterations, wanted.frozen)
+        torch.testing.assert_close(got.solutions, wanted.solutions, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(got.gamma, wanted.gamma, rtol=1e-4, atol=1e-8)
+        assert len(chunks) == queued  # at most one too many, and only after a longer run
+        if seed == 3:
+            with pytest.raises(ConvergenceError):
+                solve(True, None, seed, limit=5)

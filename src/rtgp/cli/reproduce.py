@@ -40,7 +40,7 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments again and say what comes out.
 
-    Cells that have rows in the output folder are not run again. The exit code is 1 if a check fails.
+    Cells that have rows in the output folder are not run again. The exit code is 1 if a check or a cell fails.
 
     [bold]Examples[/bold]
 
@@ -70,8 +70,7 @@ def reproduce(
         checkpoints=folder / "checkpoints",
         time_is_up=paper.until(time_limit),
     )
-    for spec in specs:
-        paper.run_cells(spec, setting, folder, _filters(only or []), say, workers)
+    failures = sum(paper.run_cells(spec, setting, folder, _filters(only or []), say, workers) for spec in specs)
     outcomes = [paper.conclude(spec, folder, setting.size) for spec in specs]
     page = paper.publish(outcomes, folder, setting.size, shlex.join(["rtgp", *sys.argv[1:]]))
     rows = [
@@ -87,7 +86,7 @@ def reproduce(
         for check in one.verdict.failed:
             typer.echo(f"{one.spec.name}: does not hold: {check.name} ({check.words})")
     say(f"Report written to {page}.")
-    if any(one.verdict.failed for one in outcomes):
+    if failures or any(one.verdict.failed for one in outcomes):
         raise typer.Exit(FAILURE)
 
 

@@ -105,13 +105,14 @@ def estimate_of(
     """The estimate with its statistics."""
     n = batch.form.size
     diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
+    limits = PrecisionLimits.of(diagonal, batch.form.dtype)
     stats = EstimateStats(
         method=method,
         dtype=batch.form.dtype,
         log_det=loss.log_det,
         quadratic=loss.quadratic,
-        condition=1.0 + float(diagonal.sum()),
-        rounding=PrecisionLimits.of(diagonal, batch.form.dtype).rounding,
+        condition=limits.condition,
+        rounding=limits.rounding,
         truncations=(truncation,) if truncation else (),
         features=features,
         effective_dimension=effective_dimension,

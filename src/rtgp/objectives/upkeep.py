@@ -114,7 +114,10 @@ class Upkeep:
         if self.refresh is not None:
             return held.calls >= self.refresh
         n, rank = held.preconditioner.size, held.preconditioner.rank
-        expected = held.fresh * (math.sqrt(_distortion(held.sample, _sample(system))) - 1.0)
+        now = _sample(system)
+        if now.shape != held.sample.shape:  # from a checkpoint of a version that looked at more points
+            return True
+        expected = held.fresh * (math.sqrt(_distortion(held.sample, now)) - 1.0)
         price = build_cost(n, rank) / iteration_cost(n, rank, self.columns)
         return held.wasted + expected >= price
 

@@ -65,7 +65,14 @@ def evaluate(
 
 
 def timed(
-    setting: Setting, data: models.Data, method: str, size: int, schedule: str, seed: int, kernel: str = "rbf"
+    setting: Setting,
+    data: models.Data,
+    method: str,
+    size: int,
+    schedule: str,
+    seed: int,
+    kernel: str = "rbf",
+    checkpoint: Path | None = None,
 ) -> Row:
     """Seconds that a schedule takes. L-BFGS, the automatic one and POE are run whole; of the others the first steps (or
     epochs) are, and their mean is multiplied: every step of theirs does the same work."""
@@ -84,7 +91,9 @@ def timed(
     calls = itertools.count(1)
     short = setting if whole else replace(setting, time_is_up=lambda: next(calls) >= _TIMED_STEPS)
     model = new_model(data.x.to(dtype), data.y.to(dtype), kernel, None)
-    result = _fit(model, made, schedule, seed, None, short)
+    result = _fit(model, made, schedule, seed, checkpoint if whole else None, short)
+    if whole:
+        models.check_finished(result)
     return _multiplied(result, result.steps if whole else int(schedule.split()[1]), data)
 
 
@@ -92,7 +101,7 @@ def _multiplied(result: FitResult, steps: int, data: models.Data) -> Row:
     """The seconds of `steps` steps from those of a run of fewer; its first two also start libraries."""
     marks = [float(value) for value in result.history.column("seconds")]
     seconds = result.seconds
-    if steps > result.steps:
+    if steps > result.steps > 2:
         seconds = marks[1] + (marks[-1] - marks[1]) / (len(marks) - 2) * (steps - 2)
     return {"points": len(data.y), "seconds": seconds, "steps": steps, "measured": result.steps}
 

@@ -6,18 +6,21 @@ import multiprocessing
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from rtgp.errors import RTGPError
+from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError
 from rtgp.reproduce.drawing import save
 from rtgp.reproduce.page import Item, write_page
 from rtgp.reproduce.rows import Results
 from rtgp.reproduce.spec import Cell, CellUnfinishedError, Deadline, Row, Setting, Size, Spec, Verdict, key_of
+
+_OF_A_CELL = (NotPositiveDefiniteError, ConvergenceError, OutOfMemoryError)  # others are of the whole run
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ def run_cells(
     only: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = lambda words: None,
     workers: int = 1,
-) -> None:
-    """Run what is missing, in the spec's order, until the time is up. A kill loses at most the cells at work; a cell
-    that fails is left out.
+) -> int:
+    """Run what is missing, in the spec's order, until the time is up; how many cells failed. A kill loses at most the
+    cells at work; a cell whose matrices, solves or memory fail is left out.
 
     workers: processes that run cells side by side; this one writes their rows.
     """
@@ -56,17 +59,28 @@ def run_cells(
     if only and "set" in only:
         cells = [*cells, *spec.further_cells(setting.size)]
     left = [cell for cell in selected(cells, only or {}) if key_of(cell) not in known]
-    finished = _in_turn(spec, left, setting, tell) if workers == 1 else _beside(spec, left, setting, tell, workers)
-    for cell, rows in finished:
-        results.add(cell, rows, setting.device)
+    failures = 0
+    in_turn = workers == 1 or spec.alone
+    for cell, outcome in _in_turn(spec, left, setting, tell) if in_turn else _beside(spec, left, setting, workers):
+        if isinstance(outcome, CellUnfinishedError):
+            tell(f"{spec.name}: {outcome}")
+            continue
+        if isinstance(outcome, Exception):
+            tell(f"{spec.name}: {key_of(cell)} failed: {outcome}")
+            failures += 1
+            continue
+        if not in_turn:
+            tell(f"{spec.name}: {key_of(cell)}")
+        results.add(cell, outcome, setting.device)
         done = setting.checkpoint(spec.rows_of, cell)
         if done is not None:
             shutil.rmtree(done, ignore_errors=True)
+    return failures
 
 
 def _in_turn(
     spec: Spec, cells: Sequence[Cell], setting: Setting, tell: Callable[[str], None]
-) -> Iterator[tuple[Cell, list[Row]]]:
+) -> Iterator[tuple[Cell, list[Row] | Exception]]:
     for cell in cells:
         if setting.time_is_up():
             return
@@ -74,35 +88,36 @@ def _in_turn(
         try:
             yield cell, spec.run(cell, setting)
         except CellUnfinishedError as unfinished:
-            tell(f"{spec.name}: {unfinished}")
+            yield cell, unfinished
             return
-        except RTGPError as error:
-            tell(f"{spec.name}: {key_of(cell)} failed: {error}")
+        except _OF_A_CELL as error:
+            yield cell, error
 
 
 def _beside(
-    spec: Spec, cells: Sequence[Cell], setting: Setting, tell: Callable[[str], None], workers: int
-) -> Iterator[tuple[Cell, list[Row]]]:
-    """The same in several processes. The rows of a cell come when it is done."""
+    spec: Spec, cells: Sequence[Cell], setting: Setting, workers: int
+) -> Iterator[tuple[Cell, list[Row] | Exception]]:
+    """The same in several processes. What came of a cell comes when it is done."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")  # what has used a card cannot be forked
+    waiting = deque(cells)
+    running: dict[Future[list[Row]], Cell] = {}
     with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
-        running = {pool.submit(_run_one, spec, cell, setting): cell for cell in cells}
-        for future in as_completed(running):
-            cell = running[future]
-            try:
-                rows = future.result()
-            except RTGPError as error:
-                tell(f"{spec.name}: {key_of(cell)}: {error}")
-                continue
-            tell(f"{spec.name}: {key_of(cell)}")
-            yield cell, rows
-
-
-def _run_one(spec: Spec, cell: Cell, setting: Setting) -> list[Row]:
-    if setting.time_is_up():
-        raise CellUnfinishedError("not begun, the time was up")
-    return spec.run(cell, setting)
+        while waiting or running:
+            while waiting and len(running) < workers and not setting.time_is_up():
+                cell = waiting.popleft()
+                running[pool.submit(spec.run, cell, setting)] = cell
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                error = future.exception()
+                if error is None:
+                    yield cell, future.result()
+                elif isinstance(error, (CellUnfinishedError, *_OF_A_CELL)):
+                    yield cell, error
+                else:
+                    raise error
 
 
 def conclude(spec: Spec, folder: Path, size: Size) -> Outcome:

@@ -58,7 +58,7 @@ class Setting:
     size: Size = "full"
     data_dir: Path | None = None
     checkpoints: Path | None = None  # a folder for the state of unfinished cells
-    time_is_up: Callable[[], bool] = Deadline()
+    time_is_up: Callable[[], bool] = Deadline()  # for several workers, like `methods`, nothing that cannot be pickled
     methods: Mapping[str, Factory] = field(default_factory=lambda: METHODS)
 
     def checkpoint(self, spec: str, cell: Cell) -> Path | None:
@@ -100,6 +100,7 @@ class Spec(ABC):
     source: ClassVar[str] = ""  # the item whose rows this one reads; its own if empty
 
     on_cpu: ClassVar[bool] = False  # so small that a GPU would only wait
+    alone: ClassVar[bool] = False  # measures time: no cells side by side
 
     @abstractmethod
     def cells(self, size: Size = "full") -> list[Cell]:

@@ -114,18 +114,19 @@ def conjugate_gradients(
         if queued is not None and told is not None and used:
             tables.append(told.table[:used])
             factors = [_factors(told.gamma(j), w, outputs) for j, w in enumerate(weights[-used:])]
-            weighted = torch.tensor(factors, dtype=rhs.dtype).to(rhs.device)  # (used, outputs)
+            # Not waiting: the chunk ahead is at work.
+            weighted = torch.tensor(factors, dtype=rhs.dtype).to(rhs.device, non_blocking=True)  # (used, outputs)
             solutions += (queued.direction[:used, :, columns] * weighted[:, None]).sum(0)
     run.ended(len(weights))
 
-    table = torch.cat([torch.zeros(0, 4 * r + 2, dtype=torch.float64), *tables])
+    whole = Told(torch.cat([Told.nothing(r), *tables]))
     return CGResult(
         solutions=solutions,
         status=status,
         iterations=len(weights),
-        gamma=table[:, :r],
-        beta=table[:, r : 2 * r],
-        squares=torch.cat([run.first_squares[None], table[:, 2 * r : 3 * r]]),
+        gamma=whole.gammas,
+        beta=whole.betas,
+        squares=torch.cat([run.first_squares[None], whole.squares]),
         weights=torch.tensor(weights, dtype=torch.float64).reshape(len(weights), weighting.draws),
         residual=proxy,
         frozen=r - active,

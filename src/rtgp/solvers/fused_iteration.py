@@ -85,15 +85,16 @@ class FusedIteration(Iteration):
 
     def _recorded_run(self, half: _Half, before: _Half) -> torch.cuda.CUDAGraph:
         """Not by torch.cuda.graph, which begins by handing all cached memory back to the system."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._residual.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        device = self._residual.device
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             graph.capture_begin()
             try:
                 self._run(half, before)
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream(device).wait_stream(stream)
         return graph
 
     def _run(self, half: _Half, before: _Half) -> None:
@@ -127,9 +128,9 @@ class _Half:
     def sent(self) -> Callable[[], Told]:
         """Its scalars are on their way to the host; what waits for them, and not for what is queued after them."""
         self._here.copy_(self.scalars[1:], non_blocking=True)
-        arrival = torch.cuda.Event() if self.scalars.is_cuda else None  # type: ignore[no-untyped-call]
-        if arrival is not None:
-            arrival.record()
+        arrival: torch.cuda.Event | None = None
+        if self.scalars.is_cuda:  # the card of the numbers need not be the current one
+            arrival = torch.cuda.current_stream(self.scalars.device).record_event()
 
         def told() -> Told:
             if arrival is not None:

@@ -1,7 +1,7 @@
 """The recurrence of preconditioned conjugate gradients, without a decision in it.
 
-Nothing here waits for the device: a GPU runs ahead of the program that queues its work. (`FusedIteration` does the same
-in fewer kernels, and replays a recording of them.)
+After the start, nothing here waits for the device: a GPU runs ahead of the program that queues its work.
+(`FusedIteration` does the same in fewer kernels, and replays a recording of them.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ class Told:
 
     def __init__(self, table: Tensor) -> None:
         self.table, self._rows = table, table.tolist()
-        self._r = (table.shape[1] - 2) // 4
+        self._r = r = (table.shape[1] - 2) // 4
+        self.gammas, self.betas, self.squares = (table[:, k * r : (k + 1) * r] for k in range(3))  # (m, r) each
+
+    @staticmethod
+    def nothing(r: int) -> Tensor:
+        """The table of no iterations."""
+        return torch.zeros(0, 4 * r + 2, dtype=torch.float64)
 
     def gamma(self, j: int) -> list[float]:
         row: list[float] = self._rows[j][: self._r]

@@ -13,8 +13,8 @@ _MOST = 4
 
 
 class Recordings:
-    """Recording a run takes as long as ten iterations of it. One that is kept serves every run on the same system and
-    preconditioner, the same objects, whatever has been written into them since."""
+    """Recording a run takes as long as twenty iterations of it. One that is kept serves every run on the same system
+    and preconditioner, the same objects, whatever has been written into them since."""
 
     def __init__(self) -> None:
         self._kept: list[FusedIteration] = []

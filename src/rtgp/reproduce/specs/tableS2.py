@@ -29,13 +29,15 @@ class TableS2(Spec):
         "hardware.",
     )
 
+    alone = True
+
     def cells(self, size: Size = "full") -> list[Cell]:
         cells = [cell for cell in table1.SPEC.cells(size) if cell["split"] == table1.SPLITS[0]]
         return sorted(cells, key=lambda cell: list(SETS).index(str(cell["set"])))
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
         data, settings = table1.prepared(cell, setting)
-        return [timed(setting, data, *settings)]
+        return [timed(setting, data, *settings, checkpoint=setting.checkpoint(self.name, cell))]
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         checks, ratios = [], []
