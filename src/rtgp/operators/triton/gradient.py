@@ -17,8 +17,8 @@ from rtgp.kernels.formulas import RadialFormula, squared_distances
 from rtgp.operators.triton.launch import on_device, processors
 from rtgp.operators.triton.points import CHUNK, INPUT_FACTOR, KIND, Pair
 from rtgp.operators.triton.radial import (
-    UNROLLED_UP_TO,
-    difference_sums,
+    UNROLLED,
+    difference,
     differences,
     expanded,
     kernel_value_and_slope,
@@ -88,15 +88,25 @@ def _gradient_kernel(
             if inexact:
                 squared = repaired(squared, norms, norms, z, z, rows, cols, padded, padded, KIND, DIMENSIONS, FAR)
         else:
-            squared = differences(z, z, rows, cols, padded, padded, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED_UP_TO)
+            squared = differences(z, z, rows, cols, padded, padded, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED)
         k, slope = kernel_value_and_slope(squared, KIND)
         w_cols = tl.load(second_vectors + cols[None, :] * COLUMNS + r_index[:, None])
         w = tl.dot(w_rows, w_cols, input_precision=PRECISION)  # W_ij, zero where i or j is padding
         value += tl.sum(w * k, axis=1).to(tl.float64)
         h = w * slope
         # Float32 within the tile, float64 from tile to tile.
-        if DIRECT or FAR:
-            part = difference_sums(h, z, rows, cols, padded, DIMENSIONS, PADDED_DIMENSIONS, FAR)
+        if DIRECT:
+            part = tl.zeros((BLOCK_M, PADDED_DIMENSIONS), tl.float32)
+            for a in tl.static_range(DIMENSIONS):
+                along = difference(z, z, rows, cols, padded, padded, a, DIMENSIONS, FAR)
+                along = tl.sum(h * along, axis=1)  # (BLOCK_M,)
+                part += tl.where(a_index[None, :] == a, along[:, None], 0.0)
+        elif FAR:
+            part = tl.zeros((BLOCK_M, PADDED_DIMENSIONS), tl.float32)
+            for a in range(DIMENSIONS):
+                along = difference(z, z, rows, cols, padded, padded, a, DIMENSIONS, FAR)
+                along = tl.sum(h * along, axis=1)
+                part += tl.where(a_index[None, :] == a, along[:, None], 0.0)
         else:
             # The same rounded H in both terms: what is lost is 2^-22 |z| / |z_i - z_j| of the terms.
             z_cols = tl.load(

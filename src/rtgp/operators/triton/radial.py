@@ -17,7 +17,7 @@ _LN2 = tl.constexpr(0.6931471805599453)
 _LOST = tl.constexpr(64.0)
 _PER_SQUARE = tl.constexpr(44.0)
 _PER_DISTANCE = tl.constexpr(128.0)
-UNROLLED_UP_TO = tl.constexpr(16)  # up to this many inputs a loop over them is written out
+UNROLLED = tl.constexpr(16)  # up to this many inputs a loop over them is written out
 
 
 @triton.jit
@@ -58,22 +58,6 @@ def differences(
             along = difference(row_z, col_z, rows, cols, row_stride, col_stride, a, DIMENSIONS, FAR)
             squared += along * along
     return squared
-
-
-@triton.jit
-def difference_sums(h, z, rows, cols, stride, DIMENSIONS: tl.constexpr, PADDED: tl.constexpr, FAR: tl.constexpr):
-    """sum_j h_ij (z_ia - z_ja) for each input a, (rows, PADDED), the differences formed pair by pair."""
-    inputs = tl.arange(0, PADDED)
-    total = tl.zeros((rows.shape[0], PADDED), tl.float32)
-    if DIMENSIONS <= UNROLLED_UP_TO:
-        for a in tl.static_range(DIMENSIONS):
-            along = tl.sum(h * difference(z, z, rows, cols, stride, stride, a, DIMENSIONS, FAR), axis=1)
-            total += tl.where(inputs[None, :] == a, along[:, None], 0.0)
-    else:
-        for a in range(DIMENSIONS):
-            along = tl.sum(h * difference(z, z, rows, cols, stride, stride, a, DIMENSIONS, FAR), axis=1)
-            total += tl.where(inputs[None, :] == a, along[:, None], 0.0)
-    return total
 
 
 @triton.jit
@@ -196,12 +180,12 @@ def kernel_tile(
         # RBF: the sum of squares starts at the lift, an addition saved.
         k = tl.exp2(
             -differences(
-                row_z, col_z, rows, cols, row_stride, col_stride, -LIFT, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED_UP_TO
+                row_z, col_z, rows, cols, row_stride, col_stride, -LIFT, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED
             )
         )
     else:
         squared = differences(
-            row_z, col_z, rows, cols, row_stride, col_stride, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED_UP_TO
+            row_z, col_z, rows, cols, row_stride, col_stride, 0.0, DIMENSIONS, FAR, DIMENSIONS <= UNROLLED
         )
         k = kernel_value(squared, KIND, LIFT)
     return k
