@@ -1,4 +1,4 @@
-"""What is left at the end of training against the iterations of each step: CG flattens at its bias, RR-CG does not.
+"""What is left at the end of training against the iterations of each step, for plain CG and for RR-CG.
 
     python docs/pictures/budget.py    # draws budget-light.svg and budget-dark.svg
 
@@ -56,6 +56,7 @@ def draw(rows: Rows, theme: str) -> Figure:
         axes.axhline(0.0, color=color["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=SMALL)
+        axes.set_ylim(bottom=-SMALL / 2)
         ticks = [5, 10, 20, 40, 100]
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()

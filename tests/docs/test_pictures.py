@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import re
 import statistics
+from types import ModuleType
 from xml.etree import ElementTree
 
+import budget
 import matplotlib
 import optimum
 import pytest
@@ -23,12 +25,13 @@ def test_small(path) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_drawn_from_the_rows(theme: str) -> None:
+@pytest.mark.parametrize("picture", [optimum, budget], ids=["optimum", "budget"])
+def test_drawn_from_the_rows(picture: ModuleType, theme: str) -> None:
     buffer = io.StringIO()
-    with matplotlib.rc_context(optimum.SETTINGS):
-        optimum.draw(optimum.read(), theme).savefig(buffer, format="svg", metadata=optimum.NO_METADATA)
-    committed = (PICTURES / f"optimum-{theme}.svg").read_text(encoding="utf-8")
-    assert committed == buffer.getvalue(), "run: python docs/pictures/optimum.py"
+    with matplotlib.rc_context(picture.SETTINGS):
+        picture.draw(picture.read(), theme).savefig(buffer, format="svg", metadata=picture.NO_METADATA)
+    committed = (PICTURES / f"{picture.__name__}-{theme}.svg").read_text(encoding="utf-8")
+    assert committed == buffer.getvalue(), f"run: python docs/pictures/{picture.__name__}.py"
     assert not [one for one in ElementTree.fromstring(committed).iter() if one.tag.endswith(("script", "image"))]
 
 
