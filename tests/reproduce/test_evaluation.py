@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rtgp.reproduce import Setting
-from rtgp.reproduce.evaluation import evaluate, timed
+from rtgp.reproduce.evaluation import Training, evaluate, timed
 from rtgp.reproduce.models import exact_objective, fitted_exactly, load, train
 from rtgp.reproduce.spec import CellUnfinishedError
 from rtgp.reproduce.specs import table1
@@ -34,7 +34,7 @@ def test_data_are_standardised_on_the_whole_training_part(setting):
 
 
 def test_scores_are_those_of_the_exact_posterior(setting, data):
-    row = evaluate(setting, data, "cholesky", 0, "lbfgs", 0, None)
+    row = evaluate(setting, data, Training("cholesky", 0, "lbfgs", 0))
     model = fitted_exactly(data.x, data.y)
     assert row["loss"] == pytest.approx(exact_objective(model), abs=1e-4)
     lengths = model.covar_module.base_kernel.lengthscale.detach()
@@ -56,12 +56,12 @@ def test_scores_are_those_of_the_exact_posterior(setting, data):
 
 @pytest.mark.parametrize("schedule", ["multistep 25 0.01", "halving 25 0.05"])
 def test_goes_on_after_the_time_was_up(setting, data, tmp_path, schedule):
-    whole = evaluate(setting, data, "rr-cg", 20, schedule, 3, None)
+    whole = evaluate(setting, data, Training("rr-cg", 20, schedule, 3))
     left = iter([False] * 14 + [True] * 100)
     short = Setting(data_dir=setting.data_dir, time_is_up=lambda: next(left))
     with pytest.raises(CellUnfinishedError, match="time was up"):
-        evaluate(short, data, "rr-cg", 20, schedule, 3, tmp_path)
-    again = evaluate(setting, data, "rr-cg", 20, schedule, 3, tmp_path)
+        evaluate(short, data, Training("rr-cg", 20, schedule, 3, checkpoint=tmp_path))
+    again = evaluate(setting, data, Training("rr-cg", 20, schedule, 3, checkpoint=tmp_path))
     for name in ("rmse", "nll", "loss", "steps"):
         assert again[name] == whole[name]
 
@@ -69,7 +69,7 @@ def test_goes_on_after_the_time_was_up(setting, data, tmp_path, schedule):
 @pytest.mark.parametrize("method", ["svgp", "poe", "sggp", "rff"])
 def test_baselines(setting, data, method):
     size, schedule = (40, "halving 10 0.05") if method == "rff" else (0, "epochs 10")
-    row = evaluate(setting, data, method, size, schedule, 0, None)
+    row = evaluate(setting, data, Training(method, size, schedule, 0))
     assert 0 < row["rmse"] < 1.1  # the standard deviation of the target is 1
     assert np.isfinite(row["nll"])
 
@@ -83,14 +83,14 @@ def test_baselines(setting, data, method):
     ],
 )
 def test_a_few_steps_tell_the_time_of_many(setting, data, method, size, schedule, steps, measured):
-    row = timed(setting, data, method, size, schedule, 0)
+    row = timed(setting, data, Training(method, size, schedule, 0))
     assert (row["steps"], row["measured"], row["points"]) == (steps, measured, len(data.y))
     assert 0 < row["seconds"] < 60
 
 
 @pytest.mark.parametrize("method, schedule", [("cholesky", "lbfgs"), ("svgp", "epochs 500"), ("poe", "epochs 500")])
 def test_the_time_of_the_others(setting, data, method, schedule):
-    row = timed(setting, data, method, 0, schedule, 0)
+    row = timed(setting, data, Training(method, 0, schedule, 0))
     assert row["seconds"] > 0
     if method == "svgp":
         assert row["measured"] == 100
@@ -103,8 +103,8 @@ def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
     left = iter([False] * 5 + [True] * 100)
     short = Setting(data_dir=setting.data_dir, time_is_up=lambda: next(left))
     with pytest.raises(CellUnfinishedError, match="time was up"):
-        timed(short, data, "cholesky", 0, "lbfgs", 0, checkpoint=tmp_path)
-    assert timed(setting, data, "cholesky", 0, "lbfgs", 0, checkpoint=tmp_path)["seconds"] > 0
+        timed(short, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))
+    assert timed(setting, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))["seconds"] > 0
 
 
 def test_a_path_keeps_its_states(setting, data):

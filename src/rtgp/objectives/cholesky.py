@@ -15,7 +15,7 @@ from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate,
 from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
-from rtgp.solvers.system import PrecisionLimits, warn_of_rounding
+from rtgp.solvers.system import warn_of_rounding
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
@@ -83,11 +83,9 @@ class CholeskyObjective:
 
     def _form(self, batch: Batch) -> KernelForm:
         """In the precision of the model; in float64 where that cannot serve, and the kernel can be computed in it."""
-        diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
-        limits = PrecisionLimits.of(diagonal, batch.form.dtype)
-        warned = self._warned or warn_of_rounding(limits, batch.form.size, batch.form.dtype, wide is not None)
-        self._warned = warned
+        limits = batch.limits()
+        self._warned = self._warned or warn_of_rounding(limits, wide is not None)
         return batch.form if wide is None or limits.condition <= _LIMIT else wide
 
     @staticmethod

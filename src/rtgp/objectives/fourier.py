@@ -16,7 +16,6 @@ from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp.objectives.fourier_algebra import FourierSystem, Loss, operations
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
-from rtgp.solvers.system import PrecisionLimits
 
 FREQUENCIES = ("random", "orthogonal", "grid")
 DEFAULT_FEATURES = 1000  # the paper's
@@ -104,8 +103,7 @@ def estimate_of(
 ) -> LossEstimate:
     """The estimate with its statistics."""
     n = batch.form.size
-    diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
-    limits = PrecisionLimits.of(diagonal, batch.form.dtype)
+    limits = batch.limits()
     stats = EstimateStats(
         method=method,
         dtype=batch.form.dtype,

@@ -29,7 +29,7 @@ from rtgp.solvers import (
     WhitenedSystem,
     conjugate_gradients,
 )
-from rtgp.solvers.system import PrecisionLimits, warn_of_rounding
+from rtgp.solvers.system import warn_of_rounding
 from rtgp.truncation import fixed
 
 
@@ -187,10 +187,8 @@ class KrylovObjective:
         """In the precision of the model; from the first call on in which that cannot serve, in float64."""
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
         if not self._warned:
-            diagonal = batch.form.diagonal().double() / batch.noise.detach().double()
             factor = 1.0 if wide is None else common_rounding(batch.form)
-            limits = PrecisionLimits.of(diagonal, batch.form.dtype)
-            self._warned = warn_of_rounding(limits, batch.form.size, batch.form.dtype, wide is not None, factor)
+            self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
         return wide if self._warned and wide is not None else batch.form
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels import KernelForm
+from rtgp.solvers.system import PrecisionLimits
 
 State = dict[str, Tensor | int | bool]  # what an objective holds between calls
 
@@ -27,6 +28,10 @@ class Batch:
         """Whether anything is to be differentiated; if not, the value alone is wanted."""
         inputs = (*self.form.tensors, self.noise, self.residual)
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+    def limits(self) -> PrecisionLimits:
+        """How far the model's own precision may serve."""
+        return PrecisionLimits.of(self.form.diagonal().double() / self.noise.detach().double(), self.form.dtype)
 
 
 @dataclass(frozen=True)

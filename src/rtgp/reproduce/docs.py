@@ -52,7 +52,7 @@ def document(folder: Path) -> str:
 
 def _chosen(spec: Spec, folder: Path) -> tuple[Size, Sequence[Row], Verdict]:
     """The full size if it is complete; else the reduced one if that has more to show."""
-    results = Results(folder / "results" / f"{spec.rows_of}.csv")
+    results = Results(folder / "results" / f"{spec.name}.csv")
     found: dict[Size, tuple[Sequence[Row], Verdict, int]] = {}
     sizes: tuple[Size, Size] = ("full", "reduced")
     for one in sizes:
@@ -85,7 +85,7 @@ def _section(spec: Spec, size: Size, rows: Sequence[Row], verdict: Verdict, fold
     lines += ["", "**Settings.** " + " ".join(spec.settings)]
     if spec.departures:
         lines += ["", "**Where the authors' code departs from the paper.** " + " ".join(spec.departures)]
-    lines += ["", f"**Rows.** `reproduction/results/{spec.rows_of}.csv`, {size} size" + _computed_on(rows)]
+    lines += ["", f"**Rows.** `reproduction/results/{spec.name}.csv`, {size} size" + _computed_on(rows)]
     if size != "full" or verdict.status == "incomplete":
         lines += ["", _full_command(spec)]
     return lines

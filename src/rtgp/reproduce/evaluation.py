@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,34 @@ _TIMED_STEPS = 14
 _HALVINGS = (0.85, 0.9, 0.95)  # parts of the paper's RFF run after which its rate is halved
 
 
-def evaluate(
-    setting: Setting,
-    data: models.Data,
-    method: str,
-    size: int,
-    schedule: str,
-    seed: int,
-    checkpoint: Path | None,
-    kernel: str = "rbf",
-) -> Row:
-    """Train and score. schedule: "auto", "lbfgs", "multistep STEPS RATE", "adam STEPS RATE", "halving STEPS RATE",
-    "epochs EPOCHS" (SVGP, POE and sgGP), or "sggp+..." for one that begins where sgGP ends."""
-    if method in ("svgp", "poe"):
-        return _score(*_baseline(setting, data, method, schedule, seed, kernel), data)
-    made = SGGP() if method == "sggp" else setting.methods[method](size)
-    if method == "sggp":
-        schedule = _neighbour_schedule(_number(schedule), len(data.y))
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and how.
+
+    schedule: "auto", "lbfgs", "multistep STEPS RATE", "adam STEPS RATE", "halving STEPS RATE", "epochs EPOCHS" (SVGP,
+    POE and sgGP), or "sggp+..." for one that begins where sgGP ends.
+    """
+
+    method: str
+    size: int
+    schedule: str
+    seed: int
+    kernel: str = "rbf"
+    checkpoint: Path | None = None
+
+    def method_and_schedule(self, setting: Setting, n: int) -> tuple[Any, str]:
+        """Settings of the method, and the schedule in the steps of n points."""
+        if self.method == "sggp":
+            return SGGP(), _neighbour_schedule(_number(self.schedule), n)
+        return setting.methods[self.method](self.size), self.schedule
+
+
+def evaluate(setting: Setting, data: models.Data, of: Training) -> Row:
+    """Train and score."""
+    if of.method in ("svgp", "poe"):
+        return _score(*_baseline(setting, data, of), data)
+    made, schedule = of.method_and_schedule(setting, len(data.y))
+    seed, kernel, checkpoint = of.seed, of.kernel, of.checkpoint
     for dtype in (torch.float32, torch.float64):
         model = new_model(data.x.to(dtype), data.y.to(dtype), kernel, None)
         folder = None if checkpoint is None else checkpoint / str(dtype).removeprefix("torch.")
@@ -64,34 +75,23 @@ def evaluate(
     return _score(model, model.likelihood, result, data)
 
 
-def timed(
-    setting: Setting,
-    data: models.Data,
-    method: str,
-    size: int,
-    schedule: str,
-    seed: int,
-    kernel: str = "rbf",
-    checkpoint: Path | None = None,
-) -> Row:
+def timed(setting: Setting, data: models.Data, of: Training) -> Row:
     """Seconds that a schedule takes. L-BFGS, the automatic one and POE are run whole; of the others the first steps (or
     epochs) are, and their mean is multiplied: every step of theirs does the same work."""
-    if method == "poe":
-        result = _baseline(setting, data, method, schedule, seed, kernel)[2]
-        return {"points": len(data.y), "seconds": result.seconds, "steps": result.steps, "measured": result.steps}
-    if method == "svgp":
-        result = _baseline(setting, data, method, "epochs 1", seed, kernel)[2]  # or 100 steps
+    if of.method == "poe":
+        result = _baseline(setting, data, of)[2]
+        return _multiplied(result, result.steps, data)
+    if of.method == "svgp":
+        result = _baseline(setting, data, replace(of, schedule="epochs 1"))[2]  # or 100 steps
         batch = SVGP().sizes(len(data.y))[1]
-        return _multiplied(result, max(result.steps, math.ceil(_number(schedule) * len(data.y) / batch)), data)
-    if method == "sggp":
-        schedule = _neighbour_schedule(_number(schedule), len(data.y))
-    made = SGGP() if method == "sggp" else setting.methods[method](size)
-    dtype = torch.float64 if method == "cholesky" else torch.float32
+        return _multiplied(result, max(result.steps, math.ceil(_number(of.schedule) * len(data.y) / batch)), data)
+    made, schedule = of.method_and_schedule(setting, len(data.y))
+    dtype = torch.float64 if of.method == "cholesky" else torch.float32
     whole = schedule in ("auto", "lbfgs")
     calls = itertools.count(1)
     short = setting if whole else replace(setting, time_is_up=lambda: next(calls) >= _TIMED_STEPS)
-    model = new_model(data.x.to(dtype), data.y.to(dtype), kernel, None)
-    result = _fit(model, made, schedule, seed, checkpoint if whole else None, short)
+    model = new_model(data.x.to(dtype), data.y.to(dtype), of.kernel, None)
+    result = _fit(model, made, schedule, of.seed, of.checkpoint if whole else None, short)
     if whole:
         models.check_finished(result)
     return _multiplied(result, result.steps if whole else int(schedule.split()[1]), data)
@@ -99,9 +99,9 @@ def timed(
 
 def _multiplied(result: FitResult, steps: int, data: models.Data) -> Row:
     """The seconds of `steps` steps from those of a run of fewer; its first two also start libraries."""
-    marks = [float(value) for value in result.history.column("seconds")]
     seconds = result.seconds
     if steps > result.steps > 2:
+        marks = [float(value) for value in result.history.column("seconds")]
         seconds = marks[1] + (marks[-1] - marks[1]) / (len(marks) - 2) * (steps - 2)
     return {"points": len(data.y), "seconds": seconds, "steps": steps, "measured": result.steps}
 
@@ -138,14 +138,12 @@ def _halving(steps: int, rate: float, setting: Setting) -> tuple[Any, Callable[[
     return adam_with_halvings, note
 
 
-def _baseline(
-    setting: Setting, data: models.Data, method: str, schedule: str, seed: int, kernel: str
-) -> tuple[Any, Any, FitResult]:
-    epochs = int(_number(schedule))
-    made = SVGP(epochs=epochs) if method == "svgp" else POE()
-    rate = 0.01 if method == "svgp" else None
+def _baseline(setting: Setting, data: models.Data, of: Training) -> tuple[Any, Any, FitResult]:
+    epochs = int(_number(of.schedule))
+    made = SVGP(epochs=epochs) if of.method == "svgp" else POE()
+    rate = 0.01 if of.method == "svgp" else None
     regressor = GPRegressor(
-        kernel, made, learning_rate=rate, device=setting.device, standardize=False, random_state=seed
+        of.kernel, made, learning_rate=rate, device=setting.device, standardize=False, random_state=of.seed
     )  # the data are standardised already
     regressor.fit(data.x.cpu().numpy(), data.y.cpu().numpy())
     return regressor.model_, regressor.likelihood_, regressor.fit_result_

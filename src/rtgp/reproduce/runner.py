@@ -51,7 +51,7 @@ def run_cells(
 
     workers: processes that run cells side by side; this one writes their rows.
     """
-    results = Results(folder / "results" / f"{spec.rows_of}.csv")
+    results = Results(folder / "results" / f"{spec.name}.csv")
     known = {str(row["cell"]) for row in results.read()}
     if spec.on_cpu:
         setting = replace(setting, device="cpu")
@@ -72,7 +72,7 @@ def run_cells(
         if not in_turn:
             tell(f"{spec.name}: {key_of(cell)}")
         results.add(cell, outcome, setting.device)
-        done = setting.checkpoint(spec.rows_of, cell)
+        done = setting.checkpoint(spec.name, cell)
         if done is not None:
             shutil.rmtree(done, ignore_errors=True)
     return failures
@@ -123,7 +123,7 @@ def _beside(
 def conclude(spec: Spec, folder: Path, size: Size) -> Outcome:
     """The verdict on the rows there are."""
     cells = spec.cells(size)
-    rows = Results(folder / "results" / f"{spec.rows_of}.csv").read([*cells, *spec.further_cells(size)])
+    rows = Results(folder / "results" / f"{spec.name}.csv").read([*cells, *spec.further_cells(size)])
     return Outcome(spec, spec.verdict(rows, cells), rows)
 
 

@@ -97,7 +97,6 @@ class Spec(ABC):
     claim: ClassVar[str]  # in one sentence
     settings: ClassVar[tuple[str, ...]]  # as the paper states them, and what is taken where it is silent
     departures: ClassVar[tuple[str, ...]] = ()  # where the authors' code departed from the paper
-    source: ClassVar[str] = ""  # the item whose rows this one reads; its own if empty
 
     on_cpu: ClassVar[bool] = False  # so small that a GPU would only wait
     alone: ClassVar[bool] = False  # measures time: no cells side by side
@@ -140,10 +139,6 @@ class Spec(ABC):
         except (KeyError, ValueError, IndexError, ZeroDivisionError):  # a comparison whose other side is missing
             return Verdict(INCOMPLETE, words)
         return Verdict(INCOMPLETE, f"{words} So far: {sofar.words}", sofar.checks)
-
-    @property
-    def rows_of(self) -> str:
-        return self.source or self.name
 
 
 def concluded(checks: Sequence[Check], words: str, correction: str = "") -> Verdict:

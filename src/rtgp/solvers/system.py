@@ -94,6 +94,8 @@ class WhitenedSystem:
 class PrecisionLimits:
     """How far a precision may serve a kernel matrix in units of its noise. Only the trace is looked at."""
 
+    size: int
+    dtype: torch.dtype
     signal: float  # the mean of its diagonal
     condition: float  # an upper bound of the condition number of A = S K S + I: 1 + trace(S K S), since A >= I
     rounding: float  # what rounding the matrix may add to it
@@ -103,7 +105,7 @@ class PrecisionLimits:
         """Independent rounding errors of at most eps/2 in n x n entries make a matrix of norm about eps sqrt(n) / 2
         times the entries' size, which the smallest eigenvalues, those of the noise, feel first."""
         n, trace = diagonal.shape[0], float(diagonal.sum(dtype=torch.float64))
-        return PrecisionLimits(trace / n, 1.0 + trace, 0.5 * torch.finfo(dtype).eps * trace / math.sqrt(n))
+        return PrecisionLimits(n, dtype, trace / n, 1.0 + trace, 0.5 * torch.finfo(dtype).eps * trace / math.sqrt(n))
 
 
 # Up to here float32 gradients were within 1e-3 of float64 ones in every case tried; beyond it that is not sure.
@@ -112,9 +114,7 @@ ROUNDING_LIMIT = 0.05
 CONDITION_LIMIT = 1e14
 
 
-def warn_of_rounding(
-    limits: PrecisionLimits, n: int, dtype: torch.dtype, widened: bool = False, factor: float = 1.0
-) -> bool:
+def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: float = 1.0) -> bool:
     """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said.
 
     factor: by which its rounding errors exceed independent ones (`rtgp.kernels.likeness`).
@@ -125,7 +125,7 @@ def warn_of_rounding(
             "look at its formula, lower the learning rate, or use float64."
         )
     rounding = factor * limits.rounding
-    wide = dtype == torch.float64
+    wide = limits.dtype == torch.float64
     if rounding <= ROUNDING_LIMIT and not (wide and limits.condition > CONDITION_LIMIT):
         return False
     remedy = "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"
@@ -134,8 +134,8 @@ def warn_of_rounding(
     elif wide:
         remedy = "Gradients may be off. Raise the lower bound of the noise"
     warnings.warn(
-        f"{dtype} is too coarse for this system: rounding the kernel matrix amounts to {rounding:.2g} times the noise "
-        f"(signal {limits.signal:.1e} times the noise, n = {n}). {remedy}.",
+        f"{limits.dtype} is too coarse for this system: rounding the kernel matrix amounts to {rounding:.2g} times the "
+        f"noise (signal {limits.signal:.1e} times the noise, n = {limits.size}). {remedy}.",
         PrecisionWarning,
         stacklevel=2,
     )

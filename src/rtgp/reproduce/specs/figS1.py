@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rtgp.report import Table
 from rtgp.reproduce import models
 from rtgp.reproduce.drawing import axes, error_bars, exact_line, figure, legend
-from rtgp.reproduce.evaluation import evaluate
+from rtgp.reproduce.evaluation import Training, evaluate
 from rtgp.reproduce.methods import LABELS
 from rtgp.reproduce.spec import Cell, Check, Row, Setting, Size, Spec, Value, Verdict, concluded
 from rtgp.reproduce.statistics import column, mean_and_error, values, where
@@ -53,7 +53,8 @@ class FigS1(Spec):
         split, method = int(cell["split"]), str(cell["method"])
         data = models.load(setting, "elevators", split, int(cell["n"]) or None)
         folder = setting.checkpoint(self.name, cell)
-        return [evaluate(setting, data, method, int(cell["size"]), str(cell["schedule"]), split, folder)]
+        of = Training(method, int(cell["size"]), str(cell["schedule"]), split, checkpoint=folder)
+        return [evaluate(setting, data, of)]
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         checks = []

@@ -11,7 +11,7 @@ from rtgp.report import Table
 from rtgp.report.style import INK, MUTED
 from rtgp.reproduce import models
 from rtgp.reproduce.drawing import axes, color, figure, legend
-from rtgp.reproduce.evaluation import evaluate
+from rtgp.reproduce.evaluation import Training, evaluate
 from rtgp.reproduce.methods import LABELS
 from rtgp.reproduce.paths import SETS
 from rtgp.reproduce.published import best_rmse, published
@@ -89,9 +89,7 @@ class Table1(Spec):
         ]
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
-        data, (method, size, plan, split, kernel) = prepared(cell, setting)
-        folder = setting.checkpoint(self.name, cell)
-        return [evaluate(setting, data, method, size, plan, split, folder, kernel)]
+        return [evaluate(setting, *data_and_training(cell, setting, self.name))]
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         checks = []
@@ -162,15 +160,16 @@ class Table1(Spec):
         return made
 
 
-def prepared(cell: Cell, setting: Setting) -> tuple[models.Data, tuple[str, int, str, int, str]]:
-    """The data of a cell; and its method, size, schedule, split and kernel, as `evaluate` takes them."""
+def data_and_training(cell: Cell, setting: Setting, item: str) -> tuple[models.Data, Training]:
+    """The data of a cell, and what is trained on it for an item (this table, or that of the times)."""
     method, split = str(cell["method"]), int(cell["split"])
     data = models.load(setting, str(cell["set"]), split, int(cell["n"]) or None)
     kernel = "matern32" if method == "rr-cg-matern32" else "rbf"
     size = SIZE.get(method, 0)
     if method == "rff":
         size = min(size, len(data.y) // 4 * 2)
-    return data, (_OF_TABLE.get(method, method), size, str(cell["schedule"]), split, kernel)
+    used, folder = _OF_TABLE.get(method, method), setting.checkpoint(item, cell)
+    return data, Training(used, size, str(cell["schedule"]), split, kernel, folder)
 
 
 def schedule(name: str, method: str, size: Size) -> str:

@@ -36,8 +36,7 @@ class TableS2(Spec):
         return sorted(cells, key=lambda cell: list(SETS).index(str(cell["set"])))
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
-        data, settings = table1.prepared(cell, setting)
-        return [timed(setting, data, *settings, checkpoint=setting.checkpoint(self.name, cell))]
+        return [timed(setting, *table1.data_and_training(cell, setting, self.name))]
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         checks, ratios = [], []
