@@ -13,7 +13,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikeliho
 from gp_models import airports, make
 from posterior.cases import N, case, each_relative, gpytorch_prediction, relative
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.posterior import posterior, predict
+from rtgp.posterior import posterior, predict, settings
 
 METHODS = ["cholesky", "cg"]
 
@@ -259,6 +259,16 @@ def test_auto_says_what_it_chose():
     assert (report.method, report.iterations, report.variance) == ("cholesky", 0, "exact")
     assert report.reason == "n = 120, and Cholesky is used up to n = 8,000 on cpu"
     assert posterior(model, model.likelihood, method="cg").report.reason == "asked for"
+
+
+def test_auto_takes_cg_where_two_matrices_do_not_fit(monkeypatch):
+    model, x = case("rbf-ard")
+    exact = posterior(model, model.likelihood).variance(x)
+    monkeypatch.setattr(settings, "free_memory", lambda device: 2 * 8 * 120**2)
+    found = posterior(model, model.likelihood)
+    assert found.report.method == "cg"
+    assert "Cholesky needs" in found.report.reason
+    assert relative(found.variance(x), exact) < 1e-4
 
 
 def test_botorch_model_with_an_input_transform():

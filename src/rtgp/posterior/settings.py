@@ -8,16 +8,19 @@ from typing import Literal
 import torch
 
 from rtgp.errors import SettingError
+from rtgp.operators.choose import free_memory
 
-# Up to here Cholesky is chosen: n^3 / 3 operations (1.7e11, a few seconds on two cores; 9e12 on a GPU) and two
-# n x n matrices of float64 (1 GiB; 14 GiB), whatever else the machine is doing.
-CHOLESKY_LIMIT = {"cpu": 8_000, "cuda": 30_000}
+# Up to here Cholesky is chosen: n^3 / 3 operations, a few seconds (1.7e11 on two cores; 7e13 on a GPU), and two n x n
+# matrices of float64 (1 GiB; 54 GiB), where those fit.
+CHOLESKY_LIMIT = {"cpu": 8_000, "cuda": 60_000}
+_MEMORY_FRACTION = 0.6  # of what is free
 LANCZOS_RANK = 100  # GPyTorch's own default
 
 
 @dataclass(frozen=True)
 class PosteriorSettings:
-    """method: "cholesky", "cg" or "auto" (Cholesky up to n = 8,000, or 30,000 on a GPU; CG beyond).
+    """method: "cholesky", "cg" or "auto" (Cholesky up to n = 8,000, or 60,000 on a GPU, where its two n x n matrices
+    fit; CG beyond).
 
     tolerance: of CG. Of the mean, the relative residual |b - A x| / |b| of its linear system, checked on the system
     itself; of exact variances and covariances, an upper bound of their relative error.
@@ -61,8 +64,13 @@ class PosteriorSettings:
         if self.method != "auto":
             return self.method, "asked for"
         limit = CHOLESKY_LIMIT.get(device.type, CHOLESKY_LIMIT["cpu"])
-        words = f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
-        return ("cholesky" if n <= limit else "cg"), words
+        if n > limit:
+            return "cg", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
+        needed, usable = 2 * 8 * n * n, int(_MEMORY_FRACTION * free_memory(device))
+        if needed > usable:
+            words = f"Cholesky needs {needed / 2**30:.1f} GiB and {usable / 2**30:.1f} GiB may be used on {device}"
+            return "cg", f"n = {n:,}, {words}"
+        return "cholesky", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
 
     def lanczos_rank(self, n: int) -> int:
         return min(self.rank or LANCZOS_RANK, n)

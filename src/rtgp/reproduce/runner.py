@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -20,7 +21,8 @@ from rtgp.reproduce.page import Item, write_page
 from rtgp.reproduce.rows import Results
 from rtgp.reproduce.spec import Cell, CellUnfinishedError, Deadline, Row, Setting, Size, Spec, Verdict, key_of
 
-_OF_A_CELL = (NotPositiveDefiniteError, ConvergenceError, OutOfMemoryError)  # others are of the whole run
+# Errors of a cell; others are of the whole run.
+_OF_A_CELL = (NotPositiveDefiniteError, ConvergenceError, OutOfMemoryError, torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def _beside(
         while waiting or running:
             while waiting and len(running) < workers and not setting.time_is_up():
                 cell = waiting.popleft()
-                running[pool.submit(spec.run, cell, setting)] = cell
+                running[pool.submit(_run_and_clear, spec, cell, setting)] = cell
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -118,6 +120,15 @@ def _beside(
                     yield cell, error
                 else:
                     raise error
+
+
+def _run_and_clear(spec: Spec, cell: Cell, setting: Setting) -> list[Row]:
+    """A worker between two cells keeps nothing of the card's memory from the others."""
+    try:
+        return spec.run(cell, setting)
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def conclude(spec: Spec, folder: Path, size: Size) -> Outcome:

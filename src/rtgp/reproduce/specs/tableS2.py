@@ -57,7 +57,7 @@ class TableS2(Spec):
         drawn = figure(7.0, 3.6)
         on = axes(drawn, x="", y="seconds of training")
         names = [str(name) for name in values(rows, "set")]
-        methods = [m for m in (*table1.CORE, *table1.EXTRA) if where(rows, method=m)]
+        methods = [m for m in table1.METHODS if where(rows, method=m)]
         for k, method in enumerate(methods):
             there = [i for i, name in enumerate(names) if where(rows, set=name, method=method)]
             at = [i + 0.7 * ((k + 0.5) / len(methods) - 0.5) for i in there]
@@ -71,7 +71,7 @@ class TableS2(Spec):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         names = [str(name) for name in values(rows, "set")]
         lines = []
-        for method in (*table1.CORE, *table1.EXTRA):
+        for method in table1.METHODS:
             cells = [LABELS[method]]
             for name in names:
                 found = where(rows, set=name, method=method)
