@@ -90,7 +90,13 @@ def exact_gradient(x, y, state):
 
 
 def costs(found, exact, metric) -> tuple[float, float]:
-    """1/2 E|noise|^2 and 1/2 |bias|^2 in the inverse metric, per point; the bias less what noise alone would show."""
+    """1/2 E|noise|^2 and 1/2 |bias|^2 in the inverse metric, per point; the bias less what noise alone would show.
+
+    Without the hyperparameters on which nothing depends (lengthscales that have gone to infinity): their gradients are
+    so small that float32 takes them for zero, and divided by as small a metric that would count as a bias.
+    """
+    felt = metric.diagonal() > 1e-8 * metric.diagonal().max()
+    found, exact, metric = found[:, felt], exact[felt], metric[felt][:, felt]
     scale = metric.diagonal().rsqrt()
     values, vectors = torch.linalg.eigh(metric * scale * scale[:, None])
     root = (vectors / values.clamp_min(1e-4).sqrt()).T * scale  # root^T root = metric^-1, its weakest directions cut

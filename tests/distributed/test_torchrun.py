@@ -62,8 +62,12 @@ def test_two_processes_make_the_model_that_one_makes(table: Path) -> None:
 @triton_mode.needs_cuda
 def test_one_process_on_a_card_by_nccl(tmp_path: Path) -> None:
     """The whole way: reading, training in ranks' exchanges, predicting and saving. Beside one process without ranks."""
-    table = write_table(tmp_path, 3001)
-    asked = (str(table), "--target", "elevation", "--steps", "6", "--device", "cuda", "--holdout", "0.2")
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(3001, 2)), columns=["east", "north"])
+    frame["height"] = np.sin(3.0 * frame["east"]) * frame["north"] + 0.1 * generator.normal(size=3001)
+    table = tmp_path / "heights.csv"
+    frame.to_csv(table, index=False)
+    asked = (str(table), "--target", "height", "--steps", "6", "--device", "cuda", "--holdout", "0.2")
     done = fit(1, *asked, "--output", str(tmp_path / "nccl"))
     assert done.returncode == 0, done.stderr
     ranked = rtgp.GPRegressor.load(tmp_path / "nccl")

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rtgp.errors import ConvergenceError, SettingError
+from rtgp.errors import SettingError
 from rtgp.report.style import axes, figure
 from rtgp.reproduce import Check, Setting, Spec, run_cells
 from rtgp.reproduce.spec import concluded
@@ -47,17 +47,21 @@ class Counting(Spec):
 class Unlucky(Counting):
     """Its fifth cell fails."""
 
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
     def run(self, cell, setting):
         if cell["k"] == 4:
-            raise ConvergenceError("bad luck")
+            raise self.error
         return super().run(cell, setting)
 
 
 class Misled(Counting):
-    """What is wrong with its second cell is wrong with all of them."""
+    """What is wrong with its second cell is wrong with all that follow."""
 
     def run(self, cell, setting):
-        if cell["k"] == 1:
+        if cell["k"] >= 1:
             raise SettingError("The data are nowhere.")
         return super().run(cell, setting)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,14 @@ def test_baselines(setting, data, method):
     row = evaluate(setting, data, Training(method, size, schedule, 0))
     assert 0 < row["rmse"] < 1.1  # the standard deviation of the target is 1
     assert np.isfinite(row["nll"])
+
+
+@pytest.mark.parametrize("method", ["svgp", "poe"])
+def test_baselines_see_every_column(setting, data, method):
+    """Repeated ones too, as the other methods do."""
+    x, x_test = (torch.cat([x, x[:, :2]], dim=1) for x in (data.x, data.x_test))
+    row = evaluate(setting, replace(data, x=x, x_test=x_test), Training(method, 0, "epochs 10", 0))
+    assert 0 < row["rmse"] < 1.1
 
 
 @pytest.mark.parametrize(

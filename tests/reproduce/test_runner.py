@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rtgp.errors import SettingError
+from rtgp.errors import ConvergenceError, SettingError
 from rtgp.provenance import COLUMNS
 from rtgp.reproduce import Setting, conclude, item, publish, run_cells
 from rtgp.reproduce.rows import Results
@@ -83,18 +83,21 @@ class TestResume:
         assert run(Counting(), tmp_path / "other", time_is_up=lambda: True).rows == []
 
     @pytest.mark.parametrize("workers", [1, 2])
-    def test_a_cell_that_fails_is_told_and_left_out(self, tmp_path, workers):
+    @pytest.mark.parametrize("error", [ConvergenceError("bad luck"), ValueError("bad luck")])
+    def test_a_cell_that_fails_is_told_and_left_out(self, tmp_path, workers, error):
         told = []
-        assert run_cells(Unlucky(), Setting(), tmp_path, tell=told.append, workers=workers) == 1
+        assert run_cells(Unlucky(error), Setting(), tmp_path, tell=told.append, workers=workers) == 1
         outcome = conclude(Counting(), tmp_path, "full")
         assert "7 of 8 cells" in outcome.verdict.words
-        assert [words for words in told if "k=4" in words and "bad luck" in words]
+        assert [words for words in told if "k=4" in words and f"{type(error).__name__}: bad luck" in words]
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_an_error_of_the_whole_run_ends_it(self, tmp_path, workers):
+        told = []
         with pytest.raises(SettingError, match="nowhere"):
-            run_cells(Misled(), Setting(), tmp_path, workers=workers)
-        assert len(conclude(Counting(), tmp_path, "full").rows) < 16
+            run_cells(Misled(), Setting(), tmp_path, tell=told.append, workers=workers)
+        assert len([words for words in told if "nowhere" in words]) == 2
+        assert len(conclude(Counting(), tmp_path, "full").rows) == 2
 
     def test_what_measures_time_is_run_in_turn(self, tmp_path):
         told = []

@@ -15,10 +15,9 @@ import torch
 
 from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.modelling.fitting import reference
+from rtgp.modelling import fitting
 from rtgp.modelling.model import new_model
 from rtgp.posterior import posterior
-from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, nll, rmse
 from rtgp.reproduce import models
 from rtgp.reproduce.spec import Row, Setting
@@ -53,24 +52,11 @@ class Training:
 
 def evaluate(setting: Setting, data: models.Data, of: Training) -> Row:
     """Train and score."""
-    if of.method in ("svgp", "poe"):
-        return _score(*_baseline(setting, data, of), data)
-    made, schedule = of.method_and_schedule(setting, len(data.y))
-    seed, kernel, checkpoint = of.seed, of.kernel, of.checkpoint
-    for dtype in (torch.float32, torch.float64):
-        model = new_model(data.x.to(dtype), data.y.to(dtype), kernel, None)
-        folder = None if checkpoint is None else checkpoint / str(dtype).removeprefix("torch.")
-        try:
-            if schedule.startswith("sggp+"):
-                first = _neighbour_schedule(300, len(data.y))
-                start = None if folder is None else folder / "sggp"
-                models.check_finished(_fit(model, SGGP(), first, seed, start, setting))
-                model.train()
-            result = _fit(model, made, schedule.removeprefix("sggp+"), seed, folder, setting)
-            break
-        except (NotPositiveDefiniteError, ConvergenceError):
-            if dtype == torch.float64:
-                raise
+    train = _train_baseline if of.method in ("svgp", "poe") else _train_exact
+    try:
+        model, result = train(setting, data, of, torch.float32)
+    except (NotPositiveDefiniteError, ConvergenceError):
+        model, result = train(setting, data, of, torch.float64)
     models.check_finished(result)
     return _score(model, model.likelihood, result, data)
 
@@ -80,10 +66,10 @@ def timed(setting: Setting, data: models.Data, of: Training) -> Row:
     counted; of the others the first steps (or epochs) are, and their mean is multiplied: every step of theirs does
     the same work."""
     if of.method == "poe":
-        result = _baseline(setting, data, of)[2]
+        result = _train_baseline(setting, data, of, torch.float32)[1]
         return _multiplied(result, result.steps, data)
     if of.method == "svgp":
-        result = _baseline(setting, data, replace(of, schedule="epochs 1"))[2]  # or 100 steps
+        result = _train_baseline(setting, data, replace(of, schedule="epochs 1"), torch.float32)[1]  # or 100 steps
         batch = SVGP().sizes(len(data.y))[1]
         return _multiplied(result, max(result.steps, math.ceil(_number(of.schedule) * len(data.y) / batch)), data)
     made, schedule = of.method_and_schedule(setting, len(data.y))
@@ -144,15 +130,23 @@ def _halving(steps: int, rate: float, setting: Setting) -> tuple[Any, Callable[[
     return adam_with_halvings, note
 
 
-def _baseline(setting: Setting, data: models.Data, of: Training) -> tuple[Any, Any, FitResult]:
-    epochs = int(_number(of.schedule))
-    made = SVGP(epochs=epochs) if of.method == "svgp" else POE()
+def _train_exact(setting: Setting, data: models.Data, of: Training, dtype: torch.dtype) -> tuple[Any, FitResult]:
+    made, schedule = of.method_and_schedule(setting, len(data.y))
+    model = new_model(data.x.to(dtype), data.y.to(dtype), of.kernel, None)
+    folder = None if of.checkpoint is None else of.checkpoint / str(dtype).removeprefix("torch.")
+    if schedule.startswith("sggp+"):
+        first = _neighbour_schedule(300, len(data.y))
+        start = None if folder is None else folder / "sggp"
+        models.check_finished(_fit(model, SGGP(), first, of.seed, start, setting))
+        model.train()
+    return model, _fit(model, made, schedule.removeprefix("sggp+"), of.seed, folder, setting)
+
+
+def _train_baseline(setting: Setting, data: models.Data, of: Training, dtype: torch.dtype) -> tuple[Any, FitResult]:
+    made = SVGP(epochs=int(_number(of.schedule))) if of.method == "svgp" else POE()
     rate = 0.01 if of.method == "svgp" else None
-    regressor = GPRegressor(
-        of.kernel, made, learning_rate=rate, device=setting.device, standardize=False, random_state=of.seed
-    )  # the data are standardised already
-    regressor.fit(data.x.cpu().numpy(), data.y.cpu().numpy())
-    return regressor.model_, regressor.likelihood_, regressor.fit_result_
+    known = fitting.Data(data.x.to(dtype), data.y.to(dtype), None)
+    return fitting.train_model(known, of.kernel, made, fitting.Training(None, rate, of.seed))
 
 
 def _score(model: Any, likelihood: Any, result: FitResult, data: models.Data) -> Row:
@@ -178,7 +172,7 @@ def _dtype_of(model: Any) -> str:
 
 
 def _predictions(found: Any, data: models.Data) -> Predictions:
-    x = data.x_test.to(reference(found.model))
+    x = data.x_test.to(fitting.reference(found.model))
     mean, variance = found.mean(x), found.variance(x, include_noise=True)
     y, mean, std = (np.asarray(v.detach().double().cpu()) for v in (data.y_test, mean, variance.double().sqrt()))
     return Predictions(y, mean, std)

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import torch
 
-from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError
 from rtgp.reproduce.drawing import save
 from rtgp.reproduce.page import Item, write_page
 from rtgp.reproduce.rows import Results
 from rtgp.reproduce.spec import Cell, CellUnfinishedError, Deadline, Row, Setting, Size, Spec, Verdict, key_of
 
-# Errors of a cell; others are of the whole run.
-_OF_A_CELL = (NotPositiveDefiniteError, ConvergenceError, OutOfMemoryError, torch.OutOfMemoryError)
+_ALIKE = 3  # failures with the same words, one after the other, are of the whole run
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def run_cells(
     workers: int = 1,
 ) -> int:
     """Run what is missing, in the spec's order, until the time is up; how many cells failed. A kill loses at most the
-    cells at work; a cell whose matrices, solves or memory fail is left out.
+    cells at work; a cell that fails is told and left out.
 
     workers: processes that run cells side by side; this one writes their rows.
     """
@@ -61,16 +59,22 @@ def run_cells(
     if only and "set" in only:
         cells = [*cells, *spec.further_cells(setting.size)]
     left = [cell for cell in selected(cells, only or {}) if key_of(cell) not in known]
-    failures = 0
+    failures = alike = 0
+    words = ""
     in_turn = workers == 1 or spec.alone
     for cell, outcome in _in_turn(spec, left, setting, tell) if in_turn else _beside(spec, left, setting, workers):
         if isinstance(outcome, CellUnfinishedError):
             tell(f"{spec.name}: {outcome}")
             continue
         if isinstance(outcome, Exception):
-            tell(f"{spec.name}: {key_of(cell)} failed: {outcome}")
+            alike = alike + 1 if str(outcome) == words else 1
+            words = str(outcome)
+            if alike == _ALIKE:
+                raise outcome
+            tell(f"{spec.name}: {key_of(cell)} failed: {type(outcome).__name__}: {outcome}")
             failures += 1
             continue
+        alike = 0
         if not in_turn:
             tell(f"{spec.name}: {key_of(cell)}")
         results.add(cell, outcome, setting.device)
@@ -92,7 +96,7 @@ def _in_turn(
         except CellUnfinishedError as unfinished:
             yield cell, unfinished
             return
-        except _OF_A_CELL as error:
+        except Exception as error:
             yield cell, error
 
 
@@ -114,12 +118,9 @@ def _beside(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 cell = running.pop(future)
                 error = future.exception()
-                if error is None:
-                    yield cell, future.result()
-                elif isinstance(error, (CellUnfinishedError, *_OF_A_CELL)):
-                    yield cell, error
-                else:
+                if error is not None and not isinstance(error, Exception):
                     raise error
+                yield cell, future.result() if error is None else error
 
 
 def _run_and_clear(spec: Spec, cell: Cell, setting: Setting) -> list[Row]:
