@@ -41,11 +41,11 @@ class NeighbourObjective:
         self._sets = None
 
     def state_dict(self) -> State:
-        return {} if self._sets is None else {"sets": self._sets}
+        return {} if self._sets is None else {"sets": self._sets.int()}  # half the size
 
     def load_state_dict(self, state: State) -> None:
         found = state.get("sets")
-        self._sets = found if isinstance(found, Tensor) else None
+        self._sets = found.long() if isinstance(found, Tensor) else None
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
