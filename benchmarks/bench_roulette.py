@@ -7,7 +7,9 @@ budget    the final error against the iterations per step: CG(5) to CG(100), and
           averages out, bias does not.
 
 RTGP_DATA=folder python benchmarks/bench_roulette.py honest --sets pol,kin40k --seeds 0,1,2
-RTGP_DATA=folder python benchmarks/bench_roulette.py budget --sets kin40k --limit 3000
+RTGP_DATA=folder python benchmarks/bench_roulette.py budget --sets kin40k,pol --limit 2000
+RTGP_DATA=folder python benchmarks/bench_roulette.py budget --sets kin40k,pol --limit 2000 --steps 1200 \
+    --budgets 5,10,20 --taus 8,4,2 --seeds 0,1
 """
 
 from __future__ import annotations
@@ -68,10 +70,12 @@ def honest(x, y, seeds: list[int], compared: int, base: dict[str, object]) -> No
         record.append("roulette_honest", [base | row for row in rows])
 
 
-def budget(x, y, seeds: list[int], base: dict[str, object], rank: int, steps: int) -> None:
+def budget(
+    x, y, seeds: list[int], base: dict[str, object], rank: int, steps: int, budgets: list[int], taus: list[float]
+) -> None:
     fixed = rtgp.PivotedCholesky(rank)
-    methods = {f"cg-{iterations}": plain(iterations, fixed, 10) for iterations in BUDGETS}
-    for tau in TAUS:
+    methods = {f"cg-{iterations}": plain(iterations, fixed, 10) for iterations in budgets}
+    for tau in taus:
         rule = ResidualDriven(tau)
         methods[f"rr-cg tau={tau}"] = rtgp.RRCG(truncation=rule, preconditioner=fixed, refresh=10)
     result, _, _ = whole.train(x, y, "cholesky", "lbfgs", None, 0)
@@ -100,6 +104,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--rank", type=int, default=100, help="budget: of the preconditioner")
     parser.add_argument("--steps", type=int, default=150, help="budget: of Adam")
+    parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)), help="budget: iterations of CG")
+    parser.add_argument(
+        "--taus", default=",".join(map(str, TAUS)), help="budget: of RR-CG's rule; larger, shorter runs"
+    )
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
@@ -109,7 +117,10 @@ def main() -> None:
         if arguments.part == "honest":
             honest(x, y, seeds, arguments.compared, base)
         else:
-            budget(x, y, seeds, base, arguments.rank, arguments.steps)
+            budgets, taus = (
+                [float(value) for value in given.split(",")] for given in (arguments.budgets, arguments.taus)
+            )
+            budget(x, y, seeds, base, arguments.rank, arguments.steps, [int(value) for value in budgets], taus)
 
 
 if __name__ == "__main__":

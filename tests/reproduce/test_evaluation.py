@@ -135,6 +135,7 @@ def test_order_and_schedules_of_the_table():
     assert core == sorted(core, reverse=True)
     found = {(cell["set"], cell["method"]): cell["schedule"] for cell in cells}
     assert found["pol", "rr-cg"] == found["bike", "cholesky-paper"] == "multistep 1500 0.01"
+    assert found["protein", "cg"] == "multistep 200 0.04"
     assert found["keggdirected", "rff"] == "halving 500 0.005"
     assert found["keggundirected", "rff"] == "halving 500 0.001"
     assert len({cell["set"] for cell in cells}) == 7
