@@ -12,6 +12,7 @@ import torch
 import rtgp
 from models import Regression, gradient, real_training_data
 from rtgp.errors import PrecisionWarning, RTGPError
+from rtgp.objectives.krylov import KrylovObjective
 
 METHODS = {
     "automatic": rtgp.RRCG(),
@@ -57,6 +58,20 @@ def test_beyond_the_limit_of_float32_it_works_in_float64(method):
         assert mll.last.dtype == torch.float64
     # What is left is the inputs and parameters, given in float32.
     assert float((found[1] - found[0]).norm() / found[0].norm()) < 1e-3
+
+
+def test_the_first_call_in_float64_begins_where_float32_ended(monkeypatch):
+    """Its y-solve starts from the last one, of which much is left to use."""
+    runs, original = [], KrylovObjective._run
+    monkeypatch.setattr(KrylovObjective, "_run", lambda *given: runs.append(original(*given)) or runs[-1])
+    model = ill_conditioned(torch.float32).set(lengthscale=0.3, outputscale=1.0, noise=2.5e-5)
+    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
+    gradient(model, mll)
+    model.set(lengthscale=0.3, outputscale=1.0, noise=2.3e-5)
+    with pytest.warns(PrecisionWarning, match="in float64 from here"):
+        gradient(model, mll)
+    assert [run.system.dtype for run in runs] == [torch.float32, torch.float64]
+    assert float(runs[1].remainder.norm()) < 0.1 * float(runs[1].target.norm())
 
 
 @pytest.mark.parametrize("method", ["cholesky"])

@@ -132,6 +132,16 @@ class TestWhenItPays:
         upkeep.reset()
         assert call(upkeep, smooth, 300) == (True, FIRST)
 
+    def test_anew_but_as_large_in_another_precision(self):
+        upkeep = automatic()
+        call(upkeep, system(DECAYING[0]), 200)
+        grown = call(upkeep, system(DECAYING[1]), 200)[1]
+        assert grown == 2 * FIRST
+        upkeep.forget()
+        rebuilt, rank = call(upkeep, system(DECAYING[1]), 200)
+        assert rebuilt
+        assert rank > 1.8 * FIRST  # a few columns less than asked for
+
 
 def ranks(points, iterations: int, n: int = N, columns: int = COLUMNS) -> list[int]:
     """Of six preconditioners, one after the other, all runs being so long; hyperparameters jump to and fro."""

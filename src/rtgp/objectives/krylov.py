@@ -192,11 +192,17 @@ class KrylovObjective:
         return wide if self._warned and wide is not None else batch.form
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:
-        """What is held fits one size, precision and device only."""
-        kind, warned = (system.size, system.dtype, system.device), self._warned
-        if self._kind != kind:
-            self.reset()
-            self._warned = warned
+        """What is held fits one size, precision and device only. In another precision the last solve is still near."""
+        kind = (system.size, system.dtype, system.device)
+        if self._kind is not None and self._kind != kind:
+            if (self._kind[0], self._kind[2]) == (kind[0], kind[2]):
+                self._recordings.clear()
+                self._upkeep.forget()
+                self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
+            else:
+                warned = self._warned
+                self.reset()
+                self._warned = warned
         self._kind = kind
         self._system = system if usable(system.device) else None
 

@@ -62,9 +62,16 @@ class Upkeep:
         self._held: _Held | None = None
         self._builds = 0
         self._calls = 0
+        self._begin: int | None = None  # the rank of the next one, where none is held; None: as the settings say
 
     def reset(self) -> None:
-        self._held, self._builds, self._calls = None, 0, 0
+        self._held, self._builds, self._calls, self._begin = None, 0, 0, None
+
+    def forget(self) -> None:
+        """Make the preconditioner anew in the next call, of the rank it has: the system comes in another precision."""
+        if self._held is not None:
+            self._begin = self._held.preconditioner.rank
+            self._held = None
 
     def preconditioner(
         self, system: WhitenedSystem, generator: torch.Generator, keep: bool
@@ -127,7 +134,7 @@ class Upkeep:
         held = self._held
         given = self.settings.rank is not None or self.refresh is not None
         if given or held is None or held.calls == 0:
-            return first
+            return first if given else self._begin or first
         rank, most = held.preconditioner.rank, n // _SHARE
         if rank == 0:
             return first
