@@ -15,6 +15,7 @@ RTGP_DATA=folder python benchmarks/bench_roulette.py budget --sets kin40k,pol --
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 
 import bench_time_to_optimum as whole
@@ -39,10 +40,15 @@ def plain(iterations: int, preconditioner: rtgp.PivotedCholesky = STRONG, refres
 def run(
     x, y, label: str, method, optimizer: str, steps: int | None, seed: int, look_back: int = 0
 ) -> dict[str, object]:
-    """Train and judge the end by its exact objective, beside the best of the last `look_back` steps (0: of all)."""
+    """Train and judge the end by its exact objective, beside the best of the last `look_back` steps (0: of all); nan if
+    it ends where K is not positive definite in float64."""
     whole.METHODS["this"] = (method, torch.float32)
     result, course, final = whole.train(x, y, "this", optimizer, steps, seed)
-    objective = exact_objective(x, y, final)
+    try:
+        objective = exact_objective(x, y, final)
+    except rtgp.errors.RTGPError as error:  # it went astray
+        print(label, seed, "ends where", error, flush=True)
+        objective, course = math.nan, []
     return {
         "method": label,
         "optimizer": result.optimizer,
@@ -117,10 +123,9 @@ def main() -> None:
         if arguments.part == "honest":
             honest(x, y, seeds, arguments.compared, base)
         else:
-            budgets, taus = (
-                [float(value) for value in given.split(",")] for given in (arguments.budgets, arguments.taus)
-            )
-            budget(x, y, seeds, base, arguments.rank, arguments.steps, [int(value) for value in budgets], taus)
+            budgets = [int(value) for value in arguments.budgets.split(",")]
+            taus = [float(value) for value in arguments.taus.split(",")]
+            budget(x, y, seeds, base, arguments.rank, arguments.steps, budgets, taus)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What is left at the end of training against the iterations of each step, for plain CG and for RR-CG.
+"""What is left at the end of training against the iterations of each step, for plain CG and for RR-CG, after few steps
+and after many.
 
     python docs/pictures/budget.py    # draws budget-light.svg and budget-dark.svg
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import statistics
+from itertools import product
 from pathlib import Path
 
 import matplotlib
@@ -19,6 +21,7 @@ HERE = Path(__file__).parent
 ROWS = HERE.parents[1] / "benchmarks" / "results" / "roulette_budget.csv"
 SETS = ("kin40k", "pol")
 METHODS = {"CG": "cg-", "RR-CG": "rr-cg"}  # and how the rows' names begin
+STEPS = {150: ((0, (2, 1.5)), 1.2), 1200: ("-", 2.0)}  # and how they are drawn
 SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "budget"}
 NO_METADATA = {"Date": None, "Creator": None}
 SMALL = 1e-4  # per point: below this the axis is linear
@@ -28,16 +31,17 @@ Rows = list[dict[str, str]]
 
 def read() -> Rows:
     with ROWS.open(newline="") as file:
-        return list(csv.DictReader(file))
+        return [row for row in csv.DictReader(file) if row["objective"] != "nan"]  # a run that went astray has no end
 
 
-def curve(rows: Rows, name: str, method: str) -> list[tuple[float, float, float]]:
+def curve(rows: Rows, name: str, method: str, steps: int) -> list[tuple[float, float, float]]:
     """(iterations of a step, gap to the exact optimum per point, its standard error), means over seeds, in order."""
     of_set = [row for row in rows if row["set"] == name]
     optimum = next(float(row["objective"]) for row in of_set if row["method"] == "exact")
     found = []
-    for label in dict.fromkeys(row["method"] for row in of_set if row["method"].startswith(METHODS[method])):
-        some = [row for row in of_set if row["method"] == label]
+    of_method = [row for row in of_set if row["method"].startswith(METHODS[method]) and row["steps"] == str(steps)]
+    for label in dict.fromkeys(row["method"] for row in of_method):
+        some = [row for row in of_method if row["method"] == label]
         gaps = [float(row["objective"]) - optimum for row in some]
         error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
         found.append((statistics.fmean(float(row["iterations"]) for row in some), statistics.fmean(gaps), error))
@@ -50,9 +54,13 @@ def draw(rows: Rows, theme: str) -> Figure:
     figure.patch.set_alpha(0.0)
     for number, name in enumerate(SETS):
         axes = plain_axes(figure.add_subplot(1, len(SETS), number + 1), theme)
-        for method, marker in (("CG", "s"), ("RR-CG", "o")):
-            x, y, error = zip(*curve(rows, name, method), strict=True)
-            axes.errorbar(x, y, error, color=color[method], label=method, marker=marker, markersize=5, linewidth=1.8)
+        for (method, marker), (steps, (style, width)) in product((("CG", "s"), ("RR-CG", "o")), STEPS.items()):
+            points = curve(rows, name, method, steps)
+            if not points:
+                continue
+            x, y, error = zip(*points, strict=True)
+            look = {"color": color[method], "marker": marker, "linestyle": style, "linewidth": width}
+            axes.errorbar(x, y, error, label=f"{method}, {steps:,} steps", markersize=2.5 * width, **look)
         axes.axhline(0.0, color=color["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=SMALL)

@@ -13,7 +13,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikeliho
 from gp_models import airports, make
 from posterior.cases import N, case, each_relative, gpytorch_prediction, relative
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.posterior import posterior, predict, settings
+from rtgp.posterior import posterior, predict, ready, settings
 
 METHODS = ["cholesky", "cg"]
 
@@ -269,6 +269,23 @@ def test_auto_takes_cg_where_two_matrices_do_not_fit(monkeypatch):
     assert found.report.method == "cg"
     assert "Cholesky needs" in found.report.reason
     assert relative(found.variance(x), exact) < 1e-4
+    # Ranks find different amounts of it, and must do the same.
+    spread = settings.PosteriorSettings(operator="sharded")
+    assert spread.choose(120, torch.device("cpu"))[0] == "cholesky"
+
+
+def test_auto_takes_cg_where_somebody_else_took_the_memory(monkeypatch):
+    def fail(system):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model, x = case("rbf-ard")
+    exact = posterior(model, model.likelihood).variance(x)
+    monkeypatch.setattr(ready, "CholeskySolver", fail)
+    found = posterior(model, model.likelihood)
+    assert relative(found.variance(x), exact) < 1e-4
+    assert (found.report.method, "not to be had" in found.report.reason) == ("cg", True)
+    with pytest.raises(torch.OutOfMemoryError):
+        posterior(model, model.likelihood, method="cholesky").mean(x)
 
 
 def test_botorch_model_with_an_input_transform():

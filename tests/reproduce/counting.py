@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rtgp.errors import SettingError
+from rtgp.errors import OutOfMemoryError, SettingError
 from rtgp.report.style import axes, figure
 from rtgp.reproduce import Check, Setting, Spec, run_cells
 from rtgp.reproduce.spec import concluded
@@ -58,12 +58,35 @@ class Unlucky(Counting):
 
 
 class Misled(Counting):
-    """What is wrong with its second cell is wrong with all that follow."""
+    """What is wrong with one cell is wrong with all of them."""
 
     def run(self, cell, setting):
-        if cell["k"] >= 1:
-            raise SettingError("The data are nowhere.")
-        return super().run(cell, setting)
+        raise SettingError("The data are nowhere.")
+
+
+class Weak(Counting):
+    """All cells but the first meet the same limit, and leave a large array behind."""
+
+    def run(self, cell, setting):
+        if cell["k"] == 0:
+            return super().run(cell, setting)
+        held = Held()
+        try:
+            raise MemoryError(f"no room beside {held}")
+        except MemoryError as error:
+            raise OutOfMemoryError("no room") from error
+
+
+class Held:
+    """Counts how many of it there are."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        Held.alive += 1
+
+    def __del__(self) -> None:
+        Held.alive -= 1
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rtgp.reproduce.runner import selected
 from rtgp.reproduce.spec import CellUnfinishedError, Deadline, key_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from counting import Counting, Misled, Unlucky
+from counting import Counting, Held, Misled, Unlucky, Weak
 
 
 def run(spec, folder, **settings):
@@ -97,7 +97,19 @@ class TestResume:
         with pytest.raises(SettingError, match="nowhere"):
             run_cells(Misled(), Setting(), tmp_path, tell=told.append, workers=workers)
         assert len([words for words in told if "nowhere" in words]) == 2
-        assert len(conclude(Counting(), tmp_path, "full").rows) == 2
+        assert conclude(Counting(), tmp_path, "full").rows == []
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_the_same_failure_of_many_cells_ends_nothing_once_one_has_succeeded(self, tmp_path, workers):
+        assert run_cells(Weak(), Setting(), tmp_path) == 7
+        assert run_cells(Weak(), Setting(), tmp_path, workers=workers) == 7  # in an earlier run
+        assert "1 of 8 cells" in conclude(Counting(), tmp_path, "full").verdict.words
+
+    def test_a_failed_cell_leaves_nothing_in_memory(self, tmp_path):
+        alive = []
+        run_cells(Weak(), Setting(), tmp_path, tell=lambda words: alive.append(Held.alive))
+        assert len(alive) == 8 + 7  # each cell when it begins, and what became of it
+        assert max(alive) == 0
 
     def test_what_measures_time_is_run_in_turn(self, tmp_path):
         told = []

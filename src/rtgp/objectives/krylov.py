@@ -196,7 +196,6 @@ class KrylovObjective:
         kind = (system.size, system.dtype, system.device)
         if self._kind is not None and self._kind != kind:
             if (self._kind[0], self._kind[2]) == (kind[0], kind[2]):
-                self._recordings.clear()
                 self._upkeep.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
             else:

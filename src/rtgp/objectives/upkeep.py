@@ -62,7 +62,7 @@ class Upkeep:
         self._held: _Held | None = None
         self._builds = 0
         self._calls = 0
-        self._begin: int | None = None  # the rank of the next one, where none is held; None: as the settings say
+        self._begin: int | None = None  # after `forget`, and used up by the same call: the rank of the next one
 
     def reset(self) -> None:
         self._held, self._builds, self._calls, self._begin = None, 0, 0, None

@@ -24,7 +24,7 @@ from rtgp.operators.triton import SUPPORTED, HalfOperator, TritonOperator, half_
 _log = logging.getLogger("rtgp")
 
 _TILE = {"cpu": 1024, "cuda": 4096}
-_MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
+MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
 
 
 def _dense(form: KernelForm, tile: int) -> KernelOperator:
@@ -55,7 +55,8 @@ class Choice:
 def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated on the device now."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, ready for use
+        return torch.cuda.mem_get_info(device)[0] + cached
     return available_memory()
 
 
@@ -73,7 +74,7 @@ def choose(form: KernelForm, operator: str = "auto", available: int | None = Non
         return Choice(operator, "asked for")
     halved = ranks == 1 and _in_half(form)
     needed = half_bytes(form.size) if halved else form.size**2 * form.dtype.itemsize // ranks
-    limit = int(_MEMORY_FRACTION * (free_memory(form.device) if available is None else available))
+    limit = int(MEMORY_FRACTION * (free_memory(form.device) if available is None else available))
     words = ("half of K" if halved else "K") if ranks == 1 else f"K / {ranks}"
     words += f" needs {needed / 2**30:.2f} GiB and {limit / 2**30:.2f} GiB may be used on {form.device}"
     fits = needed <= limit

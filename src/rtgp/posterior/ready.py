@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
+from rtgp.memory import is_out_of_memory
 from rtgp.operators import make_from_form
 from rtgp.posterior.exact import CholeskySolver
 from rtgp.posterior.krylov import KrylovSolver
@@ -93,12 +94,17 @@ def make_ready(model: Any, likelihood: Any, settings: PosteriorSettings, allow_f
 
 
 def _solve(settings: PosteriorSettings, snapshot: Snapshot, prior: Prior, begin: float) -> Ready:
-    method, reason = settings.choose(prior.form.size, prior.form.device)
-    solver: CholeskySolver | KrylovSolver
+    method, reason = settings.choose(prior.form.size, prior.form.device, prior.form.dtype)
+    solver: CholeskySolver | KrylovSolver | None = None
     if method == "cholesky":
         system = WhitenedSystem(make_from_form(prior.form, "tiled"), prior.noise)
-        solver = CholeskySolver(system)
-    else:
+        try:
+            solver = CholeskySolver(system)
+        except (MemoryError, RuntimeError) as error:
+            if settings.method != "auto" or not is_out_of_memory(error):
+                raise
+            reason = f"n = {prior.form.size:,}, and the memory that Cholesky needs was not to be had"
+    if solver is None:
         system = WhitenedSystem(make_from_form(prior.form, settings.operator), prior.noise)
         solver = KrylovSolver(system, settings.tolerance, _generator(settings))
     solution = solver.solve(system.whiten(prior.residual[:, None].to(system.dtype)))

@@ -8,12 +8,11 @@ from typing import Literal
 import torch
 
 from rtgp.errors import SettingError
-from rtgp.operators.choose import free_memory
+from rtgp.operators.choose import MEMORY_FRACTION, free_memory, is_sharded
 
 # Up to here Cholesky is chosen: n^3 / 3 operations, a few seconds (1.7e11 on two cores; 7e13 on a GPU), and two n x n
 # matrices of float64 (1 GiB; 54 GiB), where those fit.
 CHOLESKY_LIMIT = {"cpu": 8_000, "cuda": 60_000}
-_MEMORY_FRACTION = 0.6  # of what is free
 LANCZOS_RANK = 100  # GPyTorch's own default
 
 
@@ -59,15 +58,15 @@ class PosteriorSettings:
                 f"Got rank={self.rank} with variance={self.variance!r}: leave one of them out."
             )
 
-    def choose(self, n: int, device: torch.device) -> tuple[str, str]:
-        """("cholesky" or "cg", why)."""
+    def choose(self, n: int, device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[str, str]:
+        """("cholesky" or "cg", why). Ranks must agree: theirs does not depend on the memory that one of them finds."""
         if self.method != "auto":
             return self.method, "asked for"
         limit = CHOLESKY_LIMIT.get(device.type, CHOLESKY_LIMIT["cpu"])
         if n > limit:
             return "cg", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
-        needed, usable = 2 * 8 * n * n, int(_MEMORY_FRACTION * free_memory(device))
-        if needed > usable:
+        needed, usable = 2 * dtype.itemsize * n * n, int(MEMORY_FRACTION * free_memory(device))
+        if needed > usable and not is_sharded(self.operator):
             words = f"Cholesky needs {needed / 2**30:.1f} GiB and {usable / 2**30:.1f} GiB may be used on {device}"
             return "cg", f"n = {n:,}, {words}"
         return "cholesky", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"

@@ -52,13 +52,9 @@ class Training:
 
 def evaluate(setting: Setting, data: models.Data, of: Training) -> Row:
     """Train and score."""
-    train = _train_baseline if of.method in ("svgp", "poe") else _train_exact
-    try:
-        model, result = train(setting, data, of, torch.float32)
-    except (NotPositiveDefiniteError, ConvergenceError):
-        model, result = train(setting, data, of, torch.float64)
+    model, result = _trained(setting, data, of)
     models.check_finished(result)
-    return _score(model, model.likelihood, result, data)
+    return _score(model, result, data)
 
 
 def timed(setting: Setting, data: models.Data, of: Training) -> Row:
@@ -66,10 +62,10 @@ def timed(setting: Setting, data: models.Data, of: Training) -> Row:
     counted; of the others the first steps (or epochs) are, and their mean is multiplied: every step of theirs does
     the same work."""
     if of.method == "poe":
-        result = _train_baseline(setting, data, of, torch.float32)[1]
+        result = _trained(setting, data, of)[1]
         return _multiplied(result, result.steps, data)
     if of.method == "svgp":
-        result = _train_baseline(setting, data, replace(of, schedule="epochs 1"), torch.float32)[1]  # or 100 steps
+        result = _trained(setting, data, replace(of, schedule="epochs 1"))[1]  # or 100 steps
         batch = SVGP().sizes(len(data.y))[1]
         return _multiplied(result, max(result.steps, math.ceil(_number(of.schedule) * len(data.y) / batch)), data)
     made, schedule = of.method_and_schedule(setting, len(data.y))
@@ -130,6 +126,16 @@ def _halving(steps: int, rate: float, setting: Setting) -> tuple[Any, Callable[[
     return adam_with_halvings, note
 
 
+def _trained(setting: Setting, data: models.Data, of: Training) -> tuple[Any, FitResult]:
+    """In float32; in float64 where that does not serve."""
+    train = _train_baseline if of.method in ("svgp", "poe") else _train_exact
+    try:
+        return train(setting, data, of, torch.float32)
+    except (NotPositiveDefiniteError, ConvergenceError):
+        pass  # what it held is let go of first
+    return train(setting, data, of, torch.float64)
+
+
 def _train_exact(setting: Setting, data: models.Data, of: Training, dtype: torch.dtype) -> tuple[Any, FitResult]:
     made, schedule = of.method_and_schedule(setting, len(data.y))
     model = new_model(data.x.to(dtype), data.y.to(dtype), of.kernel, None)
@@ -149,7 +155,8 @@ def _train_baseline(setting: Setting, data: models.Data, of: Training, dtype: to
     return fitting.train_model(known, of.kernel, made, fitting.Training(None, rate, of.seed))
 
 
-def _score(model: Any, likelihood: Any, result: FitResult, data: models.Data) -> Row:
+def _score(model: Any, result: FitResult, data: models.Data) -> Row:
+    likelihood = model.likelihood
     inputs = getattr(model, "train_inputs", None)
     found = posterior(model, likelihood, variance="exact") if inputs is not None else posterior(model, likelihood)
     exact = _predictions(found, data)

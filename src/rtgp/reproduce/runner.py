@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import shutil
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -20,7 +22,8 @@ from rtgp.reproduce.page import Item, write_page
 from rtgp.reproduce.rows import Results
 from rtgp.reproduce.spec import Cell, CellUnfinishedError, Deadline, Row, Setting, Size, Spec, Verdict, key_of
 
-_ALIKE = 3  # failures with the same words, one after the other, are of the whole run
+_log = logging.getLogger("rtgp")
+_ALIKE = 3  # failures with the same words, before anything else has happened, are of the whole run
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def run_cells(
         cells = [*cells, *spec.further_cells(setting.size)]
     left = [cell for cell in selected(cells, only or {}) if key_of(cell) not in known]
     failures = alike = 0
-    words = ""
+    words, none_yet = "", not known
     in_turn = workers == 1 or spec.alone
     for cell, outcome in _in_turn(spec, left, setting, tell) if in_turn else _beside(spec, left, setting, workers):
         if isinstance(outcome, CellUnfinishedError):
@@ -69,12 +72,13 @@ def run_cells(
         if isinstance(outcome, Exception):
             alike = alike + 1 if str(outcome) == words else 1
             words = str(outcome)
-            if alike == _ALIKE:
+            if none_yet and alike == _ALIKE:
                 raise outcome
             tell(f"{spec.name}: {key_of(cell)} failed: {type(outcome).__name__}: {outcome}")
+            _log.debug("%s: %s failed", spec.name, key_of(cell), exc_info=outcome)
             failures += 1
             continue
-        alike = 0
+        none_yet = False
         if not in_turn:
             tell(f"{spec.name}: {key_of(cell)}")
         results.add(cell, outcome, setting.device)
@@ -92,7 +96,7 @@ def _in_turn(
             return
         tell(f"{spec.name}: {key_of(cell)}")
         try:
-            yield cell, spec.run(cell, setting)
+            yield cell, _run_and_clear(spec, cell, setting)
         except CellUnfinishedError as unfinished:
             yield cell, unfinished
             return
@@ -124,12 +128,22 @@ def _beside(
 
 
 def _run_and_clear(spec: Spec, cell: Cell, setting: Setting) -> list[Row]:
-    """A worker between two cells keeps nothing of the card's memory from the others."""
+    """Nothing of a cell stays in memory, which the next one, or another worker's, will need."""
     try:
         return spec.run(cell, setting)
+    except Exception as error:
+        _let_go(error)
+        raise
     finally:
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear what the frames of an error, and of those behind it, hold."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def conclude(spec: Spec, folder: Path, size: Size) -> Outcome:

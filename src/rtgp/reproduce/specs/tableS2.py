@@ -22,7 +22,8 @@ class TableS2(Spec):
     title = "Table S2"
     claim = "RR-CG trains in about the time of CG; both are faster than Cholesky on the small sets."
     settings = (
-        "The schedules of Table S1 on its first split, one after the other on one machine with nothing else to do. "
+        "The schedules of Table S1 on its first split (CG and RR-CG with the paper's number of steps), one after the "
+        "other on one machine with nothing else to do. "
         "Cholesky with L-BFGS, RRCG() and POE are run whole, the first two after two steps that do not count (on a new "
         "machine they compile kernels for 20 s); of the others the first steps are, and the mean of those is "
         "multiplied by their number. Cholesky is in float64, the others in float32.",
@@ -34,6 +35,9 @@ class TableS2(Spec):
 
     def cells(self, size: Size = "full") -> list[Cell]:
         cells = [cell for cell in table1.SPEC.cells(size) if cell["split"] == table1.SPLITS[0]]
+        if size == "full":  # as many steps as the paper took, wherever they are multiplied
+            long = {"schedule": "multistep 800 0.01"}
+            cells = [{**cell, **long} if cell["schedule"] == "multistep 200 0.04" else cell for cell in cells]
         return sorted(cells, key=lambda cell: list(SETS).index(str(cell["set"])))
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
@@ -49,9 +53,10 @@ class TableS2(Spec):
                 checks.append(Check(f"{SETS[name]}: a tenth of the published RR-CG", ours <= 6 * paper.mean, words))
             compared = [m for m in ("cholesky", "cg", "rr-cg") if where(rows, set=name, method=m)]
             others = {m: _seconds(rows, name, m) / ours for m in compared}
-            ratios.append(f"{SETS[name]}: " + ", ".join(f"{LABELS[m]} {r:.1f}" for m, r in others.items()) + ".")
+            if others:
+                ratios.append(f"{SETS[name]}: " + ", ".join(f"{LABELS[m]} {r:.1f}" for m, r in others.items()) + ".")
         words = f"Time over that of RRCG(), in the same run. {' '.join(ratios)}"
-        if not checks:
+        if int(rows[0]["n"]):
             return Verdict(INCOMPLETE, f"{words} The published times are for the whole sets: nothing to compare here.")
         return concluded(checks, words)
 
