@@ -72,7 +72,8 @@ def draw(rows: Rows, theme: str) -> Figure:
         axes.set_xlabel("iterations of a step", color=color["ink"])
         if number == 0:
             axes.set_ylabel("final gap to the exact optimum, per point", color=color["ink"])
-            axes.legend(frameon=False, labelcolor=color["ink"], fontsize=9.5)
+        else:
+            axes.legend(frameon=False, labelcolor=color["ink"], fontsize=9, loc="upper right")
     return figure
 
 
