@@ -24,9 +24,10 @@ from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCho
 
 _SAMPLE = 64  # points on which the drift of the kernel is watched
 _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
-_SHARE = 4  # the rank is at most n over this
+_SHARE = 2  # the rank is at most n over this
 _MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
 _BYTES = 48  # for each row and column of the factor: the factor, Q in both precisions and layouts, and what is passing
+_STEEPEST = 16.0  # fall of the eigenvalues, as a power of the rank, that is believed
 _CALLS_PER_BUILD = 3.0  # at least: the first ones are worn out by the first, large steps
 
 
@@ -188,7 +189,7 @@ def _decay(course: list[tuple[int, float]]) -> float:
     x, y = torch.tensor(points, dtype=torch.float64).T
     x = x - x.mean()
     slope = -float((x * y).sum() / x.square().sum())
-    return min(max(slope, 0.5), 4.0)
+    return min(max(slope, 0.5), _STEEPEST)
 
 
 def _sample(system: WhitenedSystem) -> Tensor:
