@@ -55,10 +55,7 @@ def draw(rows: Rows, theme: str) -> Figure:
     for number, name in enumerate(SETS):
         axes = plain_axes(figure.add_subplot(1, len(SETS), number + 1), theme)
         for (method, marker), (steps, (style, width)) in product((("CG", "s"), ("RR-CG", "o")), STEPS.items()):
-            points = curve(rows, name, method, steps)
-            if not points:
-                continue
-            x, y, error = zip(*points, strict=True)
+            x, y, error = zip(*curve(rows, name, method, steps), strict=True)
             look = {"color": color[method], "marker": marker, "linestyle": style, "linewidth": width}
             axes.errorbar(x, y, error, label=f"{method}, {steps:,} steps", markersize=2.5 * width, **look)
         axes.axhline(0.0, color=color["muted"], linewidth=0.9, linestyle=(0, (4, 3)))

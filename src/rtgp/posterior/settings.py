@@ -63,13 +63,14 @@ class PosteriorSettings:
         if self.method != "auto":
             return self.method, "asked for"
         limit = CHOLESKY_LIMIT.get(device.type, CHOLESKY_LIMIT["cpu"])
+        words = f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
         if n > limit:
-            return "cg", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
+            return "cg", words
         needed, usable = 2 * dtype.itemsize * n * n, int(MEMORY_FRACTION * free_memory(device))
         if needed > usable and not is_sharded(self.operator):
-            words = f"Cholesky needs {needed / 2**30:.1f} GiB and {usable / 2**30:.1f} GiB may be used on {device}"
-            return "cg", f"n = {n:,}, {words}"
-        return "cholesky", f"n = {n:,}, and Cholesky is used up to n = {limit:,} on {device.type}"
+            short = f"Cholesky needs {needed / 2**30:.1f} GiB and {usable / 2**30:.1f} GiB may be used on {device}"
+            return "cg", f"n = {n:,}, {short}"
+        return "cholesky", words
 
     def lanczos_rank(self, n: int) -> int:
         return min(self.rank or LANCZOS_RANK, n)

@@ -26,6 +26,7 @@ CORE = ("cholesky", "cg", "rr-cg", "rr-cg-ours")
 EXTRA = ("rr-cg-matern32", "rff", "svgp", "poe", "sggp")
 PAPER = "cholesky-paper"  # Cholesky by the paper's schedule
 METHODS = (*CORE, *EXTRA, PAPER)
+ON_MEDIUM, PAPER_ON_MEDIUM = "multistep 200 0.04", "multistep 800 0.01"  # of CG and RR-CG: ours, and the paper's
 SIZE = {"cg": 100, "rr-cg": 100, "rff": 1000}
 RFF_RATE = {"keggdirected": 0.005, "keggundirected": 0.001}
 METRICS = {"rmse": "RMSE", "nll": "NLL"}
@@ -190,7 +191,7 @@ def schedule(name: str, method: str, size: Size) -> str:
     if method == "rff":
         return f"halving {100 if size == 'quick' else 500} {RFF_RATE.get(name, 0.01)}"
     if size == "full" and name in (*SMALL, *MEDIUM):
-        return "multistep 1500 0.01" if name in SMALL else "multistep 200 0.04"
+        return "multistep 1500 0.01" if name in SMALL else ON_MEDIUM
     if name in LARGE:  # the paper's, from the hyperparameters that sgGP finds
         return "sggp+multistep 300 0.01"
     return "adam 60 0.1" if size == "quick" else "adam 100 0.1"

@@ -35,9 +35,9 @@ class TableS2(Spec):
 
     def cells(self, size: Size = "full") -> list[Cell]:
         cells = [cell for cell in table1.SPEC.cells(size) if cell["split"] == table1.SPLITS[0]]
-        if size == "full":  # as many steps as the paper took, wherever they are multiplied
-            long = {"schedule": "multistep 800 0.01"}
-            cells = [{**cell, **long} if cell["schedule"] == "multistep 200 0.04" else cell for cell in cells]
+        # As many steps as the paper took: the first ones are run, and multiplied.
+        long = {"schedule": table1.PAPER_ON_MEDIUM}
+        cells = [{**cell, **long} if cell["schedule"] == table1.ON_MEDIUM else cell for cell in cells]
         return sorted(cells, key=lambda cell: list(SETS).index(str(cell["set"])))
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
