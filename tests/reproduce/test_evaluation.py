@@ -109,7 +109,7 @@ def test_the_time_of_the_others(setting, data, method, schedule):
 
 
 def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
-    left = iter([False] * 5 + [True] * 100)
+    left = iter([False] * 2 + [True] * 100)
     short = Setting(data_dir=setting.data_dir, time_is_up=lambda: next(left))
     with pytest.raises(CellUnfinishedError, match="time was up"):
         timed(short, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))

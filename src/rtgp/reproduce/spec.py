@@ -145,7 +145,7 @@ def concluded(checks: Sequence[Check], words: str, correction: str = "") -> Verd
     """Reproduced if every check passes, with the correction if there is one to tell."""
     if not all(check.passed for check in checks):
         names = "; ".join(check.name for check in checks if not check.passed)
-        return Verdict(NOT_REPRODUCED, f"{words} Does not hold: {names}.", tuple(checks))
+        return Verdict(NOT_REPRODUCED, f"{words} Does not hold: {names}.".strip(), tuple(checks))
     if correction:
-        return Verdict(CORRECTED, f"{words} {correction}", tuple(checks))
+        return Verdict(CORRECTED, f"{words} {correction}".strip(), tuple(checks))
     return Verdict(REPRODUCED, words, tuple(checks))

@@ -29,10 +29,11 @@ def cholesky_factor(matrix: Tensor) -> Tensor:
     if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
         trace = float(matrix.diagonal().double().sum())
         jitter = torch.finfo(matrix.dtype).eps * trace
+        otherwise = "" if matrix.dtype == torch.float64 else ", or use float64"
         raise NotPositiveDefiniteError(
             f"The covariance matrix is not positive definite in {matrix.dtype}: Cholesky failed at row {int(info)} of "
             f"{matrix.shape[0]}. In units of the noise, a jitter of about {jitter:.1e} would help: multiply the noise "
-            f"variance by {1 + jitter:.3g} (raise its lower bound), or use float64."
+            f"variance by {1 + jitter:.3g} (raise its lower bound){otherwise}."
         )
     return factor
 
