@@ -68,23 +68,28 @@ class NeighbourObjective:
         n, (count, k) = batch.form.size, index.shape
         noise = batch.noise.double().expand(n)[index]  # (B, k)
         blocks = small_blocks(batch.form, index)
-        factor, info = torch.linalg.cholesky_ex(blocks + torch.diag_embed(noise))
+        residual = batch.residual.double()[index]
+        factor, info = torch.linalg.cholesky_ex(blocks.detach() + torch.diag_embed(noise.detach()))
         if bool(info.any()):
             raise NotPositiveDefiniteError(
                 f"The covariance of {int((info > 0).sum())} of {count} sets of neighbours is not positive definite. "
                 "Raise the lower bound of the noise."
             )
-        half = torch.linalg.solve_triangular(factor, batch.residual.double()[index][:, :, None], upper=False)
+        inverse = torch.cholesky_inverse(factor)  # (B, k, k)
+        alpha = (inverse @ residual.detach()[:, :, None])[:, :, 0]
         log_dets = 2.0 * factor.diagonal(dim1=1, dim2=2).log().sum(1)  # (B,)
-        quadratics = half[:, :, 0].square().sum(1)
-        losses = 0.5 * (log_dets + quadratics) * (n / k)  # each of n points, but for the constant
-        surrogate = losses.mean()
-        found = losses.detach()
+        quadratics = (alpha * residual.detach()).sum(1)
+        found = 0.5 * (log_dets + quadratics) * (n / k)  # each of n points, but for the constant
+        # The derivative of a loss by its matrix is (K_b^-1 - alpha alpha^T) / 2, by its residual alpha.
+        by_matrix = 0.5 * (inverse - alpha[:, :, None] * alpha[:, None, :])
+        by_noise = by_matrix.diagonal(dim1=1, dim2=2)
+        changes = (by_matrix * blocks).sum((1, 2)) + (by_noise * noise).sum(1) + (alpha * residual).sum(1)
+        losses = changes * (n / k)  # of no use but for their derivatives
         stats = EstimateStats(
             method="sggp",
             dtype=torch.float64,
-            log_det=float(log_dets.detach().mean()) * n / k,
-            quadratic=float(quadratics.detach().mean()) * n / k,
+            log_det=float(log_dets.mean()) * n / k,
+            quadratic=float(quadratics.mean()) * n / k,
             condition=1.0 + k * float((blocks.detach().diagonal(dim1=1, dim2=2) / noise.detach()).max()),
             rounding=0.0,  # of sums over k points only
             value_error=_standard_error(found, n),
@@ -94,7 +99,7 @@ class NeighbourObjective:
             signs = torch.ones_like(found)
             signs[count // 2 :] = -1.0
             contrast = (signs * losses).mean()
-        return LossEstimate(surrogate, found.mean() + 0.5 * n * math.log(2.0 * math.pi), stats, contrast)
+        return LossEstimate(losses.mean(), found.mean() + 0.5 * n * math.log(2.0 * math.pi), stats, contrast)
 
 
 def _standard_error(losses: Tensor, n: int) -> float:

@@ -74,7 +74,7 @@ def fit(
     tolerance, patience: Adam's step size begins to fall early once the mean loss of `patience` steps is below that of
     the `patience` steps before by less than the tolerance (default 1e-3 per point), two standard errors included; 0:
     never. For L-BFGS the relative decrease at which it ends (default 1e-8). For "average-information" what a further
-    step may promise, and the noise that is left may cost, per point (default 2e-4).
+    step may promise per point, and twice what the noise that is left may cost (default 2e-4).
     progress: show a bar with the time left.
 
     With RRCG(operator="sharded") or CG(operator="sharded"), called on every rank alike, the ranks of

@@ -29,13 +29,15 @@ _LEAST_REACH = 1e-2  # below it a failure is not the step's fault
 _MOMENTUM = 0.3
 _CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
 _LEAST_SETTLED = 3  # steps without clear progress before training may end
+_NOISE = 0.5  # part of the tolerance that the noise left may cost: of single steps some are twice as far off
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
 
 
 def descend_newton(session: Session, steps: int, tolerance: float) -> Outcome:
-    """Train until a step promises, and the noise costs, no more than `tolerance` per point, or `steps` are taken."""
+    """Train until a step promises no more than `tolerance` per point and the noise costs no more than half of it, or
+    `steps` are taken."""
     return _Newton(session, steps, tolerance).run()
 
 
@@ -156,7 +158,7 @@ class _Newton:
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED:
             return False
-        return max(self._promise(), self._noise() / self.settled) <= self.tolerance
+        return max(self._promise(), self._noise() / self.settled / _NOISE) <= self.tolerance
 
     def _words(self) -> str:
         if not self.gains:
