@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp.reproduce import Setting
+from rtgp.errors import NotPositiveDefiniteError
+from rtgp.reproduce import Setting, evaluation
 from rtgp.reproduce.evaluation import Training, evaluate, timed
 from rtgp.reproduce.models import exact_objective, fitted_exactly, load, train
 from rtgp.reproduce.spec import CellUnfinishedError
 from rtgp.reproduce.specs import table1
+from rtgp.training import fit
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,44 @@ def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
     with pytest.raises(CellUnfinishedError, match="time was up"):
         timed(short, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))
     assert timed(setting, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))["seconds"] > 0
+
+
+@pytest.mark.parametrize("measure", [evaluate, timed])
+def test_newton_steps_where_lbfgs_meets_a_matrix_that_is_not_definite(setting, data, monkeypatch, measure):
+    asked = []
+
+    def fails(model, likelihood, x, y, method, optimizer, *rest, **settings):
+        asked.append(optimizer)
+        if optimizer == "lbfgs" and len(asked) > (measure is timed):  # it warms up first
+            raise NotPositiveDefiniteError("not definite")
+        return fit(model, likelihood, x, y, method, optimizer, *rest, **settings)
+
+    monkeypatch.setattr(evaluation, "fit", fails)
+    row = measure(setting, data, Training("cholesky", 0, "lbfgs", 0))
+    assert asked[-1] == "average-information"
+    if measure is evaluate:
+        assert row["optimizer"] == "average-information"
+        assert row["loss"] == pytest.approx(exact_objective(fitted_exactly(data.x, data.y)), abs=1e-3)
+
+
+def test_the_papers_course_is_told_by_splits_that_both_have():
+    rows = [
+        {"set": "pol", "method": method, "split": split, "nll": nll, "loss": loss}
+        for method, split, nll, loss in [
+            ("rr-cg", 10, 1.0, 2.0),
+            ("rr-cg", 20, 3.0, 5.0),
+            ("cg", 10, 0.75, 0.0),
+            ("cg", 30, 9.0, 9.0),
+            ("cholesky", 20, 0.0, 4.5),
+        ]
+    ]
+    words, correction = table1._course_of_the_paper(rows)
+    assert words == (
+        "NLL of RR-CG minus that of CG: PoleTele +0.250. Training objective of RR-CG minus Cholesky's, per point: "
+        "PoleTele +0.500."
+    )
+    assert correction.startswith("Correction: ")
+    assert table1._course_of_the_paper(rows[:4]) == ("", "")
 
 
 def test_a_path_keeps_its_states(setting, data):

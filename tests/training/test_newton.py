@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 import rtgp
 from gp_models import Model, exact, make
 from rtgp.errors import RTGPError, SettingError
-from rtgp.training import FitStatus, fit
+from rtgp.training import FitStatus, fit, newton
 from rtgp.training.newton import box_newton_step
 from rtgp.training.priors import absolute, prior_hessian
 from rtgp.training.problem import Problem
@@ -162,6 +162,16 @@ class TestEnd:
         assert result.message.startswith("converged: a further Newton step promises ")
         assert result.steps == len(result.history) < 40
         assert result.optimizer == "average-information"
+
+    def test_the_noise_left_costs_half_the_tolerance(self, synthetic, monkeypatch):
+        def cost(part: float) -> float:
+            monkeypatch.setattr(newton, "_NOISE", part)
+            result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=200, tolerance=5e-4)
+            assert result.status is FitStatus.CONVERGED
+            return float(result.message.rsplit(maxsplit=1)[1])
+
+        assert cost(newton._NOISE) <= 0.5 * 5e-4
+        assert cost(0.05) <= 0.05 * 5e-4
 
     def test_all_steps(self, synthetic):
         result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=2)
