@@ -21,7 +21,9 @@ def test_the_blocks_on_and_below_the_diagonal(n: int, panel: int) -> None:
         torch.testing.assert_close(got[rows, : rows.stop], wanted[rows, : rows.stop])
 
 
-@pytest.mark.parametrize("dtype, remedy", [(torch.float32, r"bound\), or use float64\.$"), (torch.float64, r"bound\)\.$")])
+@pytest.mark.parametrize(
+    "dtype, remedy", [(torch.float32, r"bound\), or use float64\.$"), (torch.float64, r"bound\)\.$")]
+)
 def test_the_remedy_is_one_that_is_left(dtype: torch.dtype, remedy: str) -> None:
     matrix = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=dtype)
     with pytest.raises(NotPositiveDefiniteError, match=remedy):
