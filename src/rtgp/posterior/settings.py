@@ -10,15 +10,15 @@ import torch
 from rtgp.errors import SettingError
 from rtgp.operators.choose import MEMORY_FRACTION, free_memory, is_sharded
 
-# Up to here Cholesky is chosen: n^3 / 3 operations, a few seconds (1.7e11 on two cores; 7e13 on a GPU), and two n x n
-# matrices of float64 (1 GiB; 54 GiB), where those fit.
-CHOLESKY_LIMIT = {"cpu": 8_000, "cuda": 60_000}
+# Up to here Cholesky is chosen: n^3 / 3 operations, a few seconds (1.7e11 on two cores; 1.1e14 on a GPU), and two n x n
+# matrices of float64 (1 GiB; 73 GiB), where those fit.
+CHOLESKY_LIMIT = {"cpu": 8_000, "cuda": 70_000}
 LANCZOS_RANK = 100  # GPyTorch's own default
 
 
 @dataclass(frozen=True)
 class PosteriorSettings:
-    """method: "cholesky", "cg" or "auto" (Cholesky up to n = 8,000, or 60,000 on a GPU, where its two n x n matrices
+    """method: "cholesky", "cg" or "auto" (Cholesky up to n = 8,000, or 70,000 on a GPU, where its two n x n matrices
     fit; CG beyond).
 
     tolerance: of CG. Of the mean, the relative residual |b - A x| / |b| of its linear system, checked on the system
