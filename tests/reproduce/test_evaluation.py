@@ -119,41 +119,46 @@ def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
 
 
 @pytest.mark.parametrize("measure", [evaluate, timed])
-def test_newton_steps_where_lbfgs_meets_a_matrix_that_is_not_definite(setting, data, monkeypatch, measure):
+def test_newton_steps_where_lbfgs_meets_a_matrix_that_is_not_definite(setting, data, tmp_path, monkeypatch, measure):
     asked = []
 
     def fails(model, likelihood, x, y, method, optimizer, *rest, **settings):
         asked.append(optimizer)
         if optimizer == "lbfgs" and len(asked) > (measure is timed):  # it warms up first
+            fit(model, likelihood, x, y, method, optimizer, 1, *rest[1:])  # leaves a checkpoint
             raise NotPositiveDefiniteError("not definite")
         return fit(model, likelihood, x, y, method, optimizer, *rest, **settings)
 
     monkeypatch.setattr(evaluation, "fit", fails)
-    row = measure(setting, data, Training("cholesky", 0, "lbfgs", 0))
-    assert asked[-1] == "average-information"
+    row = measure(setting, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))
+    assert asked[-1] == row["optimizer"] == "average-information"
     if measure is evaluate:
-        assert row["optimizer"] == "average-information"
         assert row["loss"] == pytest.approx(exact_objective(fitted_exactly(data.x, data.y)), abs=1e-3)
 
 
 def test_the_papers_course_is_told_by_splits_that_both_have():
     rows = [
-        {"set": "pol", "method": method, "split": split, "nll": nll, "loss": loss}
-        for method, split, nll, loss in [
-            ("rr-cg", 10, 1.0, 2.0),
-            ("rr-cg", 20, 3.0, 5.0),
-            ("cg", 10, 0.75, 0.0),
-            ("cg", 30, 9.0, 9.0),
-            ("cholesky", 20, 0.0, 4.5),
+        {"set": name, "method": method, "split": split, "nll": nll, "loss": loss, "loss_error": 0.3}
+        for name, method, split, nll, loss in [
+            ("pol", "rr-cg", 10, 1.0, 2.0),
+            ("pol", "rr-cg", 20, 3.0, 5.0),
+            ("pol", "cg", 10, 0.75, 0.0),
+            ("pol", "cg", 30, 9.0, 9.0),
+            ("pol", "cholesky", 20, 0.0, 4.5),
+            ("protein", "rr-cg", 10, 1.0, 2.0),
+            ("protein", "cg", 10, 1.0, 2.0),
+            ("protein", "cholesky", 10, 1.0, 1.5),
         ]
     ]
     words, correction = table1._course_of_the_paper(rows)
-    assert words == (
-        "NLL of RR-CG minus that of CG: PoleTele +0.250. Training objective of RR-CG minus Cholesky's, per point: "
-        "PoleTele +0.500."
-    )
-    assert correction.startswith("Correction: ")
-    assert table1._course_of_the_paper(rows[:4]) == ("", "")
+    assert words.endswith("per point: PoleTele +0.500 ± 0.212, Protein +0.500 ± 0.300.")
+    assert "on PoleTele (" in correction  # not on Protein, whose gap is within two errors
+    assert table1._course_of_the_paper(rows[5:])[1] == ""
+    (check,) = table1._beside_cg(rows)
+    assert not check.passed
+    assert "PoleTele +0.250" in check.words
+    assert table1._beside_cg(rows[5:])[0].passed
+    assert table1._beside_cg(rows[:2]) == []
 
 
 def test_a_path_keeps_its_states(setting, data):

@@ -165,12 +165,12 @@ class TestEnd:
 
     def test_the_noise_left_costs_half_the_tolerance(self, synthetic, monkeypatch):
         def cost(part: float) -> float:
-            monkeypatch.setattr(newton, "_NOISE", part)
+            monkeypatch.setattr(newton, "_NOISE_SHARE", part)
             result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=200, tolerance=5e-4)
             assert result.status is FitStatus.CONVERGED
             return float(result.message.rsplit(maxsplit=1)[1])
 
-        assert cost(newton._NOISE) <= 0.5 * 5e-4
+        assert cost(newton._NOISE_SHARE) <= 0.5 * 5e-4
         assert cost(0.05) <= 0.05 * 5e-4
 
     def test_all_steps(self, synthetic):

@@ -83,8 +83,8 @@ class NeighbourObjective:
         # The derivative of a loss by its matrix is (K_b^-1 - alpha alpha^T) / 2, by its residual alpha.
         by_matrix = 0.5 * (inverse - alpha[:, :, None] * alpha[:, None, :])
         by_noise = by_matrix.diagonal(dim1=1, dim2=2)
-        changes = (by_matrix * blocks).sum((1, 2)) + (by_noise * noise).sum(1) + (alpha * residual).sum(1)
-        losses = changes * (n / k)  # of no use but for their derivatives
+        linear = (by_matrix * blocks).sum((1, 2)) + (by_noise * noise).sum(1) + (alpha * residual).sum(1)
+        surrogates = linear * (n / k)  # their derivatives are those of the losses, their values mean nothing
         stats = EstimateStats(
             method="sggp",
             dtype=torch.float64,
@@ -98,8 +98,8 @@ class NeighbourObjective:
         if extras is not None and extras.contrast:
             signs = torch.ones_like(found)
             signs[count // 2 :] = -1.0
-            contrast = (signs * losses).mean()
-        return LossEstimate(losses.mean(), found.mean() + 0.5 * n * math.log(2.0 * math.pi), stats, contrast)
+            contrast = (signs * surrogates).mean()
+        return LossEstimate(surrogates.mean(), found.mean() + 0.5 * n * math.log(2.0 * math.pi), stats, contrast)
 
 
 def _standard_error(losses: Tensor, n: int) -> float:

@@ -33,7 +33,7 @@ def cholesky_factor(matrix: Tensor) -> Tensor:
         raise NotPositiveDefiniteError(
             f"The covariance matrix is not positive definite in {matrix.dtype}: Cholesky failed at row {int(info)} of "
             f"{matrix.shape[0]}. In units of the noise, a jitter of about {jitter:.1e} would help: multiply the noise "
-            f"variance by {1 + jitter:.3g} (raise its lower bound){otherwise}."
+            f"variance by {1 + max(jitter, 0.01):.3g} (raise its lower bound){otherwise}."
         )
     return factor
 

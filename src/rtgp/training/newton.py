@@ -29,7 +29,7 @@ _LEAST_REACH = 1e-2  # below it a failure is not the step's fault
 _MOMENTUM = 0.3
 _CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
 _LEAST_SETTLED = 3  # steps without clear progress before training may end
-_NOISE = 0.5  # part of the tolerance that the noise left may cost: of single steps some are twice as far off
+_NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
@@ -158,7 +158,7 @@ class _Newton:
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED:
             return False
-        return max(self._promise(), self._noise() / self.settled / _NOISE) <= self.tolerance
+        return max(self._promise(), self._noise() / self.settled / _NOISE_SHARE) <= self.tolerance
 
     def _words(self) -> str:
         if not self.gains:

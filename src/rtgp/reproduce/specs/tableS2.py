@@ -23,9 +23,9 @@ class TableS2(Spec):
     claim = "RR-CG trains in about the time of CG; both are faster than Cholesky on the small sets."
     settings = (
         "The schedules of Table S1 on its first split (CG and RR-CG with the paper's number of steps), one after the "
-        "other on one machine with nothing else to do. "
+        "other with nothing else to do, on cards of one kind though not on one day (the rows have dates). "
         "Cholesky with L-BFGS (from hyperparameters fitted on 1,000 points, like RRCG(), until a step lowers the "
-        "objective by less than 1e-6 per point), RRCG() and POE are run whole, the first two after two steps that do "
+        "objective by less than 1e-6 of itself), RRCG() and POE are run whole, the first two after two steps that do "
         "not count (on a new machine they compile kernels for 20 s); of the others the first steps are, and the mean "
         "of those is multiplied by their number. Cholesky is in float64, the others in float32.",
         "RRCG() must take at most a tenth of the published RR-CG time, the published one being on the authors' "
@@ -56,7 +56,7 @@ class TableS2(Spec):
             others = {m: _seconds(rows, name, m) / ours for m in compared}
             if others:
                 ratios.append(f"{SETS[name]}: " + ", ".join(f"{LABELS[m]} {r:.1f}" for m, r in others.items()) + ".")
-        words = f"Time over that of RRCG(), in the same run. {' '.join(ratios)}"
+        words = f"Time over that of RRCG(). {' '.join(ratios)}"
         if int(rows[0]["n"]):
             return Verdict(INCOMPLETE, f"{words} The published times are for the whole sets: nothing to compare here.")
         return concluded(checks, words)
