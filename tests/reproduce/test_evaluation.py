@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp.errors import NotPositiveDefiniteError
-from rtgp.reproduce import Setting, evaluation
+from rtgp.reproduce import Setting
 from rtgp.reproduce.evaluation import Training, evaluate, timed
 from rtgp.reproduce.models import exact_objective, fitted_exactly, load, train
 from rtgp.reproduce.spec import CellUnfinishedError
 from rtgp.reproduce.specs import table1
-from rtgp.training import fit
 
 
 @pytest.fixture(scope="module")
@@ -116,24 +114,6 @@ def test_the_time_of_a_run_that_was_cut_is_not_known(setting, data, tmp_path):
     with pytest.raises(CellUnfinishedError, match="time was up"):
         timed(short, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))
     assert timed(setting, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))["seconds"] > 0
-
-
-@pytest.mark.parametrize("measure", [evaluate, timed])
-def test_newton_steps_where_lbfgs_meets_a_matrix_that_is_not_definite(setting, data, tmp_path, monkeypatch, measure):
-    asked = []
-
-    def fails(model, likelihood, x, y, method, optimizer, *rest, **settings):
-        asked.append(optimizer)
-        if optimizer == "lbfgs" and len(asked) > (measure is timed):  # it warms up first
-            fit(model, likelihood, x, y, method, optimizer, 1, *rest[1:])  # leaves a checkpoint
-            raise NotPositiveDefiniteError("not definite")
-        return fit(model, likelihood, x, y, method, optimizer, *rest, **settings)
-
-    monkeypatch.setattr(evaluation, "fit", fails)
-    row = measure(setting, data, Training("cholesky", 0, "lbfgs", 0, checkpoint=tmp_path))
-    assert asked[-1] == row["optimizer"] == "average-information"
-    if measure is evaluate:
-        assert row["loss"] == pytest.approx(exact_objective(fitted_exactly(data.x, data.y)), abs=1e-3)
 
 
 def test_the_papers_course_is_told_by_splits_that_both_have():

@@ -12,7 +12,9 @@ from scipy.optimize import minimize
 
 import rtgp
 from gp_models import airports, exact, make
-from rtgp.training import FitStatus, TrainingError, choose_method, fit
+from rtgp.errors import NotPositiveDefiniteError
+from rtgp.training import ConvergenceWarning, FitStatus, TrainingError, choose_method, fit
+from rtgp.training.problem import Problem
 
 
 def reference_optimum(model, X, y) -> float:
@@ -248,6 +250,26 @@ class TestCallbackAndHistory:
 
 
 class TestBadNumbers:
+    def test_lbfgs_ends_before_a_matrix_that_is_not_definite(self, problem, monkeypatch, tmp_path):
+        """As where the likelihood grows without end: the last good point is kept, and the user is told."""
+        model, *rest = problem()
+        evaluate = Problem.evaluate
+        begin = model.likelihood.noise.item()
+
+        def fails(self, *arguments, **settings):
+            if self.likelihood.noise.item() < 0.5 * begin:
+                raise NotPositiveDefiniteError("Not definite. Raise the noise.")
+            return evaluate(self, *arguments, **settings)
+
+        monkeypatch.setattr(Problem, "evaluate", fails)
+        with pytest.warns(ConvergenceWarning, match=r"ended by L-BFGS in .*Raise the noise\.$"):
+            result = fit(model, *rest, "cholesky", "lbfgs", checkpoint=tmp_path)
+        assert result.status is FitStatus.LIMIT
+        assert 0.5 * begin <= model.likelihood.noise.item() < begin
+        assert result.loss < result.history.column("loss")[0]
+        again = fit(model, *rest, "cholesky", "lbfgs", checkpoint=tmp_path)  # is known to have ended
+        assert (again.status, again.message) == (result.status, result.message)
+
     @pytest.mark.parametrize("optimizer", ["adam", "lbfgs", torch.optim.SGD])
     def test_a_gradient_of_nan_is_never_applied(self, problem, values, optimizer):
         model, likelihood, X, y = problem()

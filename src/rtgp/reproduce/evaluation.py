@@ -26,9 +26,8 @@ from rtgp.training.start import SUBSET
 
 LANCZOS_RANK = 100  # the paper's, for predictive variances: shown beside the exact ones
 _TIMED_STEPS = 14
-_RUN_TO_THE_END = ("auto", "lbfgs", "average-information")  # by their own criterion, from a fit on fewer points
-_TOLERANCE = {"lbfgs": 1e-6, "average-information": 1e-5, "adam": 0.0}  # 0: all steps are taken
-_FALLBACK = {"lbfgs": "average-information"}  # where long steps lead to matrices that are not positive definite
+_RUN_TO_THE_END = ("auto", "lbfgs")  # by their own criterion, from a fit on fewer points
+_TOLERANCE = {"lbfgs": 1e-6, "adam": 0.0}  # 0: all steps are taken
 _HALVINGS = (0.85, 0.9, 0.95)  # parts of the paper's RFF run after which its rate is halved
 
 
@@ -36,8 +35,8 @@ _HALVINGS = (0.85, 0.9, 0.95)  # parts of the paper's RFF run after which its ra
 class Training:
     """What is trained, and how.
 
-    schedule: "auto", "lbfgs", "average-information", "multistep STEPS RATE", "adam STEPS RATE", "halving STEPS RATE",
-    "epochs EPOCHS" (SVGP, POE and sgGP), or "sggp+..." for one that begins where sgGP ends.
+    schedule: "auto", "lbfgs", "multistep STEPS RATE", "adam STEPS RATE", "halving STEPS RATE", "epochs EPOCHS" (SVGP,
+    POE and sgGP), or "sggp+..." for one that begins where sgGP ends.
     """
 
     method: str
@@ -62,10 +61,9 @@ def evaluate(setting: Setting, data: models.Data, of: Training) -> Row:
 
 
 def timed(setting: Setting, data: models.Data, of: Training) -> Row:
-    """Seconds that a schedule takes. L-BFGS, Newton steps, the automatic one and POE are run whole, all but POE after
-    two steps not counted; of the others the first steps (or epochs) are, and their mean is multiplied: every step of
-    theirs does the same work. Where L-BFGS fails, the time is that of the Newton steps in its place, as `optimizer`
-    tells."""
+    """Seconds that a schedule takes. L-BFGS, the automatic one and POE are run whole, the first two after two steps not
+    counted; of the others the first steps (or epochs) are, and their mean is multiplied: every step of theirs does
+    the same work."""
     if of.method == "poe":
         result = _trained(setting, data, of)[1]
         return _multiplied(result, result.steps, data)
@@ -85,13 +83,7 @@ def timed(setting: Setting, data: models.Data, of: Training) -> Row:
     if schedule not in _RUN_TO_THE_END:
         return _multiplied(trained(_TIMED_STEPS), int(schedule.split()[1]), data)
     trained(2)  # libraries start, and kernels are compiled
-    try:
-        result = trained(None, of.checkpoint)
-    except NotPositiveDefiniteError:
-        if schedule not in _FALLBACK:
-            raise
-        folder = None if of.checkpoint is None else of.checkpoint / _FALLBACK[schedule]
-        return timed(setting, data, replace(of, schedule=_FALLBACK[schedule], checkpoint=folder))
+    result = trained(None, of.checkpoint)
     models.check_finished(result)
     return _multiplied(result, result.steps, data)
 
@@ -103,7 +95,7 @@ def _multiplied(result: FitResult, steps: int, data: models.Data) -> Row:
         marks = [float(value) for value in result.history.column("seconds")]
         seconds = marks[1] + (marks[-1] - marks[1]) / (len(marks) - 2) * (steps - 2)
     measured = {"points": len(data.y), "seconds": seconds, "steps": steps, "measured": result.steps}
-    return {**measured, "optimizer": result.optimizer}
+    return {**measured, "optimizer": result.optimizer, "ended": result.status.value}
 
 
 def _fit(model: Any, method: Any, schedule: str, seed: int, checkpoint: Path | None, setting: Setting) -> FitResult:
@@ -141,14 +133,13 @@ def _halving(steps: int, rate: float, setting: Setting) -> tuple[Any, Callable[[
 
 
 def _trained(setting: Setting, data: models.Data, of: Training) -> tuple[Any, FitResult]:
-    """In float32; in float64 where that does not serve. L-BFGS, which is in float64, gives way to Newton steps: its
-    long ones lead to matrices that are not definite where the likelihood grows without end (bike)."""
+    """In float32; in float64 where that does not serve."""
     train = _train_baseline if of.method in ("svgp", "poe") else _train_exact
     try:
         return train(setting, data, of, torch.float32)
     except (NotPositiveDefiniteError, ConvergenceError):
         pass  # what it held is let go of first
-    return train(setting, data, replace(of, schedule=_FALLBACK.get(of.schedule, of.schedule)), torch.float64)
+    return train(setting, data, of, torch.float64)
 
 
 def _train_exact(setting: Setting, data: models.Data, of: Training, dtype: torch.dtype) -> tuple[Any, FitResult]:
@@ -186,7 +177,8 @@ def _score(model: Any, result: FitResult, data: models.Data) -> Row:
     row |= {"loss_error": result.loss_error, "iterations": statistics.fmean(iterations) if iterations else 0.0}
     # How much the objective still fell over the last tenth of the run.
     still = statistics.fmean(losses[-2 * tenth : -tenth] or losses) - statistics.fmean(losses[-tenth:])
-    return {**row, "falling": still, "optimizer": result.optimizer, "dtype": _dtype_of(model)}
+    row |= {"falling": still, "optimizer": result.optimizer, "ended": result.status.value}
+    return {**row, "dtype": _dtype_of(model)}
 
 
 def _dtype_of(model: Any) -> str:

@@ -1,7 +1,7 @@
 """Training: optimisers, stopping, history, checkpoints."""
 
 from rtgp.training.choose import choose_method
-from rtgp.training.errors import CheckpointError, CheckpointWarning, TrainingError
+from rtgp.training.errors import CheckpointError, CheckpointWarning, ConvergenceWarning, TrainingError
 from rtgp.training.fit import fit
 from rtgp.training.history import History, hyperparameters
 from rtgp.training.result import FitResult, FitStatus
@@ -9,6 +9,7 @@ from rtgp.training.result import FitResult, FitStatus
 __all__ = [
     "CheckpointError",
     "CheckpointWarning",
+    "ConvergenceWarning",
     "FitResult",
     "FitStatus",
     "History",

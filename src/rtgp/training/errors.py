@@ -9,6 +9,10 @@ class TrainingError(RTGPError):
     """Training met a value it cannot go on from; the parameters are those of the last good step."""
 
 
+class ConvergenceWarning(UserWarning):
+    """Training ended before its optimum; the parameters are those of the last good step."""
+
+
 class CheckpointError(RTGPError):
     """A checkpoint that cannot be read or written, that belongs to another problem, or that is in use."""
 

@@ -7,6 +7,7 @@ algorithm, which is deterministic, runs through them again at no cost.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rtgp.errors import OutOfMemoryError, RTGPError
-from rtgp.training.errors import CheckpointError
+from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
+from rtgp.training.errors import CheckpointError, ConvergenceWarning
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation, Problem
 from rtgp.training.result import FitStatus
@@ -134,11 +135,15 @@ def minimise(
     tolerance: float,
     accepted: Callable[[Array], None],
     bounds: list[tuple[float, float]] | None = None,
-) -> tuple[bool, str]:
-    """Run L-BFGS-B; the parameters end at the last accepted point. Whether it converged, and SciPy's words."""
+) -> tuple[FitStatus, str]:
+    """Run L-BFGS-B; the parameters end at the last accepted point. How it ended, and in words.
+
+    A matrix that is not definite ends it: where the likelihood grows without end (a target that the inputs determine),
+    every training comes to one. At the start, or any other failure, is an error.
+    """
     from scipy.optimize import minimize
 
-    taken, last = 0, start
+    taken, first, last = 0, start, start
 
     def count(x: Array) -> None:
         nonlocal taken, last
@@ -158,10 +163,12 @@ def minimise(
     surface.move_to(found.x)
     words = str(found.message).strip().rstrip(".")
     if found.status != 1 and surface.failure is not None:
-        raise surface.failure
+        if np.array_equal(found.x, first) or not isinstance(surface.failure, NotPositiveDefiniteError):
+            raise surface.failure
+        return FitStatus.LIMIT, f"a further step fails. {surface.failure}"
     if found.status == 2:
-        return True, "no lower point was found by the line search, at the limit of the working precision"
-    return found.status == 0, words
+        return FitStatus.CONVERGED, "no lower point was found by the line search, at the limit of the working precision"
+    return FitStatus.CONVERGED if found.status == 0 else FitStatus.STEPS, words
 
 
 def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
@@ -192,10 +199,11 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
             iteration = 1
         else:
             accept(start)
-        converged, words = minimise(surface, start, steps, tolerance, accept)
+        status, words = minimise(surface, start, steps, tolerance, accept)
     except _StopError:
         return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict())
-    status = FitStatus.CONVERGED if converged else FitStatus.STEPS
     evaluations = f"{iteration - 1} steps, {len(surface.values)} evaluations"
-    message = f"{'converged' if converged else 'ended'} by L-BFGS in {evaluations}: {words}"
+    message = f"{'converged' if status is FitStatus.CONVERGED else 'ended'} by L-BFGS in {evaluations}: {words}"
+    if status is FitStatus.LIMIT:
+        warnings.warn(f"Training {message}", ConvergenceWarning, stacklevel=2)
     return Outcome(status, iteration - 1, message, surface.state_dict())

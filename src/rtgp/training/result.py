@@ -15,6 +15,7 @@ class FitStatus(enum.Enum):
     CONVERGED = "converged"  # the stopping criterion was met
     STEPS = "steps"  # the number of steps was used up
     STOPPED = "stopped"  # the callback asked for it
+    LIMIT = "limit"  # a further step leads where the objective cannot be computed
 
 
 @dataclass(frozen=True)
