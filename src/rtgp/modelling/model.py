@@ -22,6 +22,7 @@ KERNELS: dict[str, float] = {"rbf": math.inf, "matern12": 0.5, "matern32": 1.5, 
 # The smallest noise variance that can be learned, as a part of the target's variance: a standard deviation of 0.1%.
 # Far below it even float64 is of no use; GPyTorch's own bound of 1e-4 is above what some real data sets have.
 NOISE_FLOOR = 1e-6
+GPYTORCH_START = math.log(2.0)  # where all of GPyTorch's parameters begin, which suits data of unit variance
 
 
 class RegressionModel(ExactGP):
@@ -54,8 +55,15 @@ def make_likelihood(noise: Tensor | None, floor: float) -> GaussianLikelihood | 
     return GaussianLikelihood(noise_constraint=GreaterThan(floor))
 
 
-def new_model(x: Tensor, y: Tensor, kernel: str | kernels.Kernel, noise: Tensor | None) -> RegressionModel:
-    """A model where training begins: a kernel by name starts in the units of the data, one's own where it is."""
+def new_model(
+    x: Tensor, y: Tensor, kernel: str | kernels.Kernel, noise: Tensor | None, lengthscale: float | None = None
+) -> RegressionModel:
+    """A model where training begins: a kernel by name starts in the units of the data, one's own where it is.
+
+    lengthscale: that of a kernel by name, in standard deviations of each input. By default the root of their number, as
+    distances between points are (Hvarfner et al. 2024): from shorter ones, points that differ in a rare category have
+    no covariance, and training has no gradient that would bring it back.
+    """
     variance = float(y.double().var(correction=0))
     likelihood = make_likelihood(noise, NOISE_FLOOR * variance)
     if isinstance(kernel, str):
@@ -67,12 +75,12 @@ def new_model(x: Tensor, y: Tensor, kernel: str | kernels.Kernel, noise: Tensor 
     with torch.no_grad():
         model.mean_module.constant.fill_(float(y.mean()))
         if isinstance(kernel, str):
-            # ln 2 is where GPyTorch begins for data of unit variance.
             spread = x.double().std(0, correction=0)
-            made.base_kernel.lengthscale = math.log(2.0) * torch.where(spread > 0, spread, 1.0)
-            made.outputscale = math.log(2.0) * variance
+            begin = math.sqrt(x.shape[1]) if lengthscale is None else lengthscale
+            made.base_kernel.lengthscale = begin * torch.where(spread > 0, spread, 1.0)
+            made.outputscale = GPYTORCH_START * variance
         if noise is None:
-            likelihood.noise = math.log(2.0) * variance
+            likelihood.noise = GPYTORCH_START * variance
     return model
 
 

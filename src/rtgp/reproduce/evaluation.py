@@ -16,7 +16,7 @@ import torch
 from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.modelling import fitting
-from rtgp.modelling.model import new_model
+from rtgp.modelling.model import GPYTORCH_START, RegressionModel, new_model
 from rtgp.posterior import posterior
 from rtgp.report import Predictions, nll, rmse
 from rtgp.reproduce import models
@@ -45,6 +45,11 @@ class Training:
     seed: int
     kernel: str = "rbf"
     checkpoint: Path | None = None
+
+    def new_model(self, data: models.Data, dtype: torch.dtype) -> RegressionModel:
+        """Begins where this library does if it is trained to the end; by the paper's schedules as GPyTorch does."""
+        start = None if self.schedule in _RUN_TO_THE_END else GPYTORCH_START
+        return new_model(data.x.to(dtype), data.y.to(dtype), self.kernel, None, start)
 
     def method_and_schedule(self, setting: Setting, n: int) -> tuple[Any, str]:
         """Settings of the method, and the schedule in the steps of n points."""
@@ -77,7 +82,7 @@ def timed(setting: Setting, data: models.Data, of: Training) -> Row:
     def trained(steps: int | None, checkpoint: Path | None = None) -> FitResult:
         calls = itertools.count(1)
         short = setting if steps is None else replace(setting, time_is_up=lambda: next(calls) >= steps)
-        model = new_model(data.x.to(dtype), data.y.to(dtype), of.kernel, None)
+        model = of.new_model(data, dtype)
         return _fit(model, made, schedule, of.seed, checkpoint, short)
 
     if schedule not in _RUN_TO_THE_END:
@@ -144,7 +149,7 @@ def _trained(setting: Setting, data: models.Data, of: Training) -> tuple[Any, Fi
 
 def _train_exact(setting: Setting, data: models.Data, of: Training, dtype: torch.dtype) -> tuple[Any, FitResult]:
     made, schedule = of.method_and_schedule(setting, len(data.y))
-    model = new_model(data.x.to(dtype), data.y.to(dtype), of.kernel, None)
+    model = of.new_model(data, dtype)
     folder = None if of.checkpoint is None else of.checkpoint / str(dtype).removeprefix("torch.")
     if schedule.startswith("sggp+"):
         first = _neighbour_schedule(300, len(data.y))

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from matplotlib.figure import Figure
 
-from rtgp.modelling.model import new_model
+from rtgp.modelling.model import GPYTORCH_START, new_model
 from rtgp.report import Table
 from rtgp.reproduce import models
 from rtgp.reproduce.drawing import axes, figure, legend, line
@@ -38,7 +38,7 @@ class PathSpec(Spec):
         data = models.load(setting, str(cell["set"]), 10, int(cell["n"]))
         if cell["method"] == OPTIMUM:
             return [{"step": 0, "objective": models.exact_objective(models.fitted_exactly(data.x, data.y))}]
-        model = new_model(data.x, data.y, "rbf", None)
+        model = new_model(data.x, data.y, "rbf", None, GPYTORCH_START)
         method = setting.methods[str(cell["method"])](int(cell["size"]))
         steps = int(cell["steps"])
         every = max(self.every, steps // 100)
