@@ -103,10 +103,10 @@ def conjugate_gradients(
                 ahead = run.advance(size) if run.expects(len(weights) + 2 * size) else None
                 told = queued.told()
             if not told.positive(used):
+                remedy = "Add" if rhs.dtype == torch.float64 else "Use float64, or add"
                 raise NotPositiveDefiniteError(
                     f"The matrix is not positive definite in {rhs.dtype} (iteration {len(weights) + 1} of conjugate "
-                    "gradients met a direction of no positive curvature). Use float64, or add noise or jitter to the "
-                    "diagonal."
+                    f"gradients met a direction of no positive curvature). {remedy} noise or jitter to the diagonal."
                 )
             proxy, active = told.proxy(used), told.active(used)
             weights.append(drawn)
