@@ -22,7 +22,7 @@ from rtgp.report import Predictions, nll, rmse
 from rtgp.reproduce import models
 from rtgp.reproduce.spec import Row, Setting
 from rtgp.training import FitResult, fit
-from rtgp.training.start import SUBSET
+from rtgp.training.start import part_of
 
 LANCZOS_RANK = 100  # the paper's, for predictive variances: shown beside the exact ones
 _TIMED_STEPS = 14
@@ -110,13 +110,12 @@ def _fit(model: Any, method: Any, schedule: str, seed: int, checkpoint: Path | N
     note: Callable[[Any, Any], bool] = lambda row, trained: setting.time_is_up()  # noqa: E731
     if kind == "halving":
         optimizer, note = _halving(int(steps or 1), float(rate or 0.01), setting)
-    subset: str | int = "auto"
-    if kind != "auto":
-        subset = min(SUBSET, len(model.train_targets) // 2) if kind in _RUN_TO_THE_END else False
+    # "auto" alone would have L-BFGS begin at the given hyperparameters, as its objective is exact.
+    starts: dict[str, str | int] = {"auto": "auto", "lbfgs": part_of(len(model.train_targets))}
     with models.quiet_features():
         return fit(
             model, model.likelihood, model.train_inputs[0], model.train_targets, method, optimizer, steps, rate, seed,
-            checkpoint, note, tolerance=_TOLERANCE.get(kind), subset_start=subset,
+            checkpoint, note, tolerance=_TOLERANCE.get(kind), subset_start=starts.get(kind, False),
         )  # fmt: skip
 
 

@@ -24,12 +24,17 @@ _REACH = (-9.0, 3.0)
 _POINTS_PER_PARAMETER = 5
 
 
+def part_of(n: int) -> int:
+    """How many of n points a start takes unless told otherwise."""
+    return min(SUBSET, n // 2)
+
+
 def subset_size(subset_start: str | bool | int, n: int, parameters: int) -> tuple[int, str]:
     """How many points to begin with (0: none), and in words why none."""
     if subset_start == "auto":
         if n < _LARGE:
             return 0, f"the given hyperparameters (a subset start is taken from {_LARGE} points on)"
-        size = min(SUBSET, n // 2)
+        size = part_of(n)
         if parameters * _POINTS_PER_PARAMETER > size:
             return 0, f"the given hyperparameters ({parameters} are too many for a start from {size} points)"
         return size, ""
