@@ -65,15 +65,20 @@ def run(
 
 
 def honest(x, y, seeds: list[int], compared: int, base: dict[str, object]) -> None:
+    def one(label: str, method, seed: int, look_back: int) -> dict[str, object]:
+        row = base | run(x, y, label, method, "auto", None, seed, look_back)
+        print(row, flush=True)
+        record.append("roulette_honest", [row])
+        return row
+
     for number, seed in enumerate(seeds):
-        rows = [run(x, y, "rr-cg", rtgp.RRCG(), "auto", None, seed, LOOK_BACK)]
-        length = max(1, round(float(str(rows[0]["iterations"]))))
+        length = max(1, round(float(str(one("rr-cg", rtgp.RRCG(), seed, LOOK_BACK)["iterations"]))))
         for iterations in dict.fromkeys((length, 10)) if number < compared else ():
             label = "cg-same-cost" if iterations == length else f"cg-{iterations}"
-            rows.append(run(x, y, label, plain(iterations), "auto", None, seed, 1))
-        for row in rows:
-            print(base | row, flush=True)
-        record.append("roulette_honest", [base | row for row in rows])
+            try:
+                one(label, plain(iterations), seed, 1)
+            except rtgp.errors.RTGPError as error:
+                print(base, label, seed, "FAILED", error, flush=True)
 
 
 def budget(
