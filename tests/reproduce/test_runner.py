@@ -40,11 +40,11 @@ class TestRows:
         assert second["other"] == 1
         assert all(first[name] != "" for name in COLUMNS)
 
-    def test_only_the_rows_of_the_given_cells(self, tmp_path):
+    def test_only_the_rows_of_the_given_cells_in_their_order(self, tmp_path):
         results = Results(tmp_path / "x.csv")
         for k in range(3):
             results.add({"k": k}, [{"value": k}], "cpu")
-        assert [row["value"] for row in results.read([{"k": 2}, {"k": 0}])] == [0, 2]
+        assert [row["value"] for row in results.read([{"k": 2}, {"k": 0}])] == [2, 0]
 
 
 class TestResume:

@@ -19,15 +19,15 @@ class Results:
         self.path = path
 
     def read(self, cells: Iterable[Cell] | None = None) -> list[Row]:
-        """All rows, or those of the given cells, in the file's order."""
+        """All rows in the file's order, or those of the given cells in the cells' order."""
         if not self.path.exists():
             return []
         with self.path.open(encoding="utf-8", newline="") as file:
             rows = [{name: _value(text) for name, text in row.items() if text != ""} for row in csv.DictReader(file)]
         if cells is None:
             return list(rows)
-        wanted = {key_of(cell) for cell in cells}
-        return [row for row in rows if row["cell"] in wanted]
+        place = {key_of(cell): k for k, cell in enumerate(cells)}
+        return sorted((row for row in rows if row["cell"] in place), key=lambda row: place[str(row["cell"])])
 
     def add(self, cell: Cell, rows: Sequence[Row], device: str) -> None:
         """Add the rows of a finished cell; the file is replaced in one step, so a kill leaves the old one."""

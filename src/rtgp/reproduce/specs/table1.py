@@ -48,11 +48,11 @@ class Table1(Spec):
         "the rate for a quarter of the paper's 800 steps, so that the rates have the same sum; at the reduced size at "
         "0.1 for 100 steps, falling to zero over the last 40%.",
         "Cholesky: L-BFGS on every set, the ground truth, from hyperparameters fitted on 1,000 points, until a step "
-        "lowers the objective by less than 1e-6 of itself (first split: from the defaults, 1e-8), or leads to a "
-        "matrix that is not definite (`ended` in the rows tells). On the small sets' first split also by the paper's "
-        "schedule. RRCG(): this library's automatic setting with its own optimiser; also with a Matern-3/2 kernel. "
-        "Both begin at lengthscales of the root of the number of inputs (rows of 2026-11-16: at ln 2, GPyTorch's "
-        "default, as the others).",
+        "lowers the objective by less than 1e-6 of itself, or leads to a matrix that is not definite (`ended` in the "
+        "rows tells). On the small sets' first split also by the paper's schedule. RRCG(): this library's automatic "
+        "setting with its own optimiser; also with a Matern-3/2 kernel. Both begin at lengthscales of the root of the "
+        "number of inputs. Rows without `ended` are older: they begin at lengthscales of ln 2, GPyTorch's default, as "
+        "the others; Cholesky's on the first split at the default hyperparameters, and they end at 1e-8.",
         "RFF: 1,000 features, 500 steps at 0.01 (KEGG 0.005, KEGGU 0.001), halved at 85, 90 and 95%; it learns "
         "hyperparameters, predictions are the exact GP's. SVGP: 1,024 inducing points, 300 epochs. POE: experts of "
         "1,024 points. sgGP: 15 neighbours, 300 epochs.",
