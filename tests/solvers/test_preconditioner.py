@@ -90,6 +90,20 @@ def test_clustered_points(pivoting: str, dtype: torch.dtype, spread: float) -> N
     torch.testing.assert_close(factor @ factor.T, K, rtol=0, atol=max(tolerance, 1e-5))
 
 
+@pytest.mark.parametrize("pivoting", ["greedy", "random"])
+def test_as_far_as_the_rows_are_exact(pivoting: str) -> None:
+    """A smooth kernel whose amplitude is 10^9 times the noise: rows in float64 leave nothing of it, and so they may;
+    what float32 would have lost is 50 times the noise, and is left."""
+    K = 1e9 * kernel("rbf", 2.0) / 2.0
+    settings, exact_rows = PivotedCholesky(N, pivoting), rows(K)
+    left = {}
+    for dtype in (torch.float32, torch.float64):
+        factor = settings.factor(K.diagonal(), exact_rows, 1, generator(), dtype=dtype)
+        left[dtype] = float((K - factor @ factor.T).diagonal().max())
+    assert left[torch.float64] < 1e-3
+    assert left[torch.float32] > 1.0
+
+
 def test_random_pivots_are_repeatable_and_random() -> None:
     K = kernel()
     first, again, other = (random_pivoted_cholesky(K.diagonal(), rows(K), 20, generator(s)) for s in (1, 1, 2))

@@ -46,7 +46,7 @@ def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Cour
     preconditioner: LowRankPlusIdentity | IdentityPreconditioner = IdentityPreconditioner()
     if method.preconditioner is not None:
         factor = method.preconditioner.factor(
-            system.kernel_diagonal(), system.kernel_rows, 2 + method.probes, generator
+            system.kernel_diagonal(), system.kernel_rows, 2 + method.probes, generator, dtype=system.dtype
         )
         preconditioner = LowRankPlusIdentity(factor, system.dtype)
     probes = draw_probes("preconditioner", n, method.probes, preconditioner, generator, system.dtype, system.device)

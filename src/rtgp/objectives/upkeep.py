@@ -10,6 +10,7 @@ factor is made.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from rtgp.objectives.control_variate import NystroemControl
 from rtgp.objectives.protocol import State
 from rtgp.operators.choose import free_memory
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+
+_log = logging.getLogger("rtgp")
 
 _SAMPLE = 64  # points on which the drift of the kernel is watched
 _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
@@ -63,6 +66,7 @@ class Upkeep:
         self._held: _Held | None = None
         self._builds = 0
         self._calls = 0
+        self._short = False  # whether a lack of memory was told of
         self._begin: int | None = None  # after `forget`, and used up by the same call: the rank of the next one
 
     def reset(self) -> None:
@@ -85,16 +89,18 @@ class Upkeep:
             return held.preconditioner, False
         rank = self._rank(system.size)
         if self.settings.rank is None:
-            rank = min(rank, largest_rank(system))
+            rank = self._within_memory(rank, system)
         course: list[tuple[int, float]] = []
         diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
         pivots: list[Tensor] = []
-        factor = self.settings.factor(diagonal, rows, self.columns, generator, rank, course, pivots, group)
+        factor = self.settings.factor(
+            diagonal, rows, self.columns, generator, rank, course, pivots, group, system.dtype
+        )
         made = LowRankPlusIdentity(factor, system.dtype, group, system.size)
         if held is not None and held.preconditioner.renew(made):
             made = held.preconditioner
         control = None
-        if self._with_control and pivots:
+        if self._with_control and pivots and NystroemControl.serves(diagonal):
             control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
         sample = _sample(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64)
         self._held = _Held(made, _decay(course), sample, control)
@@ -115,6 +121,19 @@ class Upkeep:
         held.calls += 1
         held.fresh = held.fresh or iterations
         held.wasted = max(0, held.wasted + iterations - held.fresh)
+
+    def _within_memory(self, rank: int, system: WhitenedSystem) -> int:
+        most = largest_rank(system)
+        if most < rank // 2 and not self._short:
+            self._short = True
+            _log.warning(
+                "The memory left on %s is enough for a preconditioner of rank %d, where rank %d would pay: runs take "
+                "more iterations and gradients have more noise. Free some memory, or take fewer points.",
+                system.device,
+                most,
+                rank,
+            )
+        return min(rank, most)
 
     def _worn_out(self, held: _Held, system: WhitenedSystem) -> bool:
         if held.calls == 0:

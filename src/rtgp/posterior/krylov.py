@@ -38,7 +38,7 @@ class KrylovSolver:
         most = min(max(16, n // 8), max(8, _PRECONDITIONER_BYTES * system.group.size // (3 * 8 * n)))
         settings = PivotedCholesky(min(PivotedCholesky().rank_for(n, _RIGHT_HAND_SIDES), most))
         diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
-        factor = settings.factor(diagonal, rows, _RIGHT_HAND_SIDES, generator, group=group)
+        factor = settings.factor(diagonal, rows, _RIGHT_HAND_SIDES, generator, group=group, dtype=system.dtype)
         self._preconditioner = (
             LowRankPlusIdentity(factor, system.dtype, group, n) if factor.shape[1] else IdentityPreconditioner()
         )

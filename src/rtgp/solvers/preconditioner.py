@@ -69,31 +69,41 @@ class PivotedCholesky:
         course: list[tuple[int, float]] | None = None,
         pivots: list[Tensor] | None = None,
         group: Group = _ALONE,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         """L (n, k), or this rank's rows of it, float64 with L L^T close to the matrix of the given diagonal and rows.
 
         rank: in place of that of the settings. course: where (rank, what of the trace a column takes there) is noted
-        for every block of pivots: about the eigenvalues of the matrix. pivots: where those are noted.
+        for every block of pivots: about the eigenvalues of the matrix. pivots: where those are noted. dtype: in which
+        the rows were computed; what is below its rounding is left out.
         """
         rank = self.rank_for(diagonal.shape[0], right_hand_sides) if rank is None else rank
         if self.pivoting == "greedy":
-            return greedy_pivoted_cholesky(diagonal, rows, rank, pivots, group)
-        return random_pivoted_cholesky(diagonal, rows, rank, generator, course, pivots, group)
+            return greedy_pivoted_cholesky(diagonal, rows, rank, pivots, group, dtype)
+        return random_pivoted_cholesky(diagonal, rows, rank, generator, course, pivots, group, dtype)
 
 
-def _negligible(diagonal: Tensor) -> float:
-    """Below this a remaining diagonal entry is rounding: 1e-7 would be the precision of float32 rows."""
-    return 1e-7 * float(diagonal.max())
+# Below this part of the largest a remaining diagonal entry is rounding: of the rows, or of some hundred columns of L.
+_ROUNDING = {torch.float32: 1e-7, torch.float64: 1e-13}
+
+
+def _negligible(diagonal: Tensor, dtype: torch.dtype) -> float:
+    return _ROUNDING[dtype] * float(diagonal.max())
 
 
 def greedy_pivoted_cholesky(
-    diagonal: Tensor, rows: Rows, rank: int, pivots: list[Tensor] | None = None, group: Group = _ALONE
+    diagonal: Tensor,
+    rows: Rows,
+    rank: int,
+    pivots: list[Tensor] | None = None,
+    group: Group = _ALONE,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Column by column, the pivot being the largest entry of the remaining diagonal. A card is not waited for."""
     n, own = diagonal.shape[0], group.own(diagonal.shape[0])
     remaining = diagonal.clone()
     factor = diagonal.new_zeros(own.stop - own.start, rank)
-    floor = _negligible(diagonal)
+    floor = _negligible(diagonal, dtype)
     drawn: list[Tensor] = []
     largest: list[Tensor] = []  # never rising: from the first that is negligible on all are
     for k in range(rank):
@@ -119,13 +129,14 @@ def random_pivoted_cholesky(
     course: list[tuple[int, float]] | None = None,
     pivots: list[Tensor] | None = None,
     group: Group = _ALONE,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Blocks of pivots at once, drawn in proportion to the remaining diagonal (Chen, Epperly, Tropp and Webber)."""
     n, own = diagonal.shape[0], group.own(diagonal.shape[0])
     block_size = min(rank, max(16, rank // 10))
     remaining = diagonal.clone()
     factor = diagonal.new_zeros(own.stop - own.start, rank)
-    floor = _negligible(diagonal)
+    floor = _negligible(diagonal, dtype)
     done = 0
     while done < rank:
         drawable = int((remaining > floor).sum())
@@ -324,7 +335,7 @@ def low_rank_of_matrix(
     settings: PivotedCholesky, diagonal: Tensor, rows: Rows, dtype: torch.dtype, generator: torch.Generator | None
 ) -> ScaledPreconditioner:
     """L L^T + c I for any symmetric positive definite matrix, c the mean of what L L^T leaves on its diagonal."""
-    factor = settings.factor(diagonal, rows, 1, generator)
+    factor = settings.factor(diagonal, rows, 1, generator, dtype=dtype)
     left = (diagonal - factor.square().sum(1)).clamp_min(0.0).mean()
     scale = max(float(left), 1e-12 * float(diagonal.mean()))
     return ScaledPreconditioner(LowRankPlusIdentity(factor / math.sqrt(scale), dtype), scale)

@@ -4,6 +4,10 @@ The metric is a function of the parameters alone, refreshed now and then, so tha
 gradient. Far from the optimum the steps are full ones within a box, with a little momentum. Once what a step promises
 is no more than the noise of the gradient, as measured from the scatter over probes, the k-th step is divided by k: the
 parameters are then the mean of k independent Newton estimates of the optimum, and the noise averages out.
+
+Such small steps may trail behind: they began too early, or the objective is not a parabola. No single gradient tells,
+but the mean of the last k / 2 of them has k / 2 times less noise. Where a Newton step by this mean promises more than
+its noise it is taken, as a whole, and training does not end before it promises no more than the tolerance.
 """
 
 from __future__ import annotations
@@ -68,6 +72,8 @@ class _Newton:
         self.reach = _REACH
         self.gains: list[float] = []  # what each step promised, per point
         self.noises: list[float] = []  # what the noise of each gradient alone would have promised
+        self.points: list[Tensor] = []  # where the settled steps began, and what they saw, since the last whole step
+        self.gradients: list[Tensor] = []
         self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
         self.accepted = self.problem.point
         self.velocity = torch.zeros_like(self.accepted)
@@ -91,7 +97,9 @@ class _Newton:
 
     def _evaluate(self) -> Evaluation:
         """At the current point, or where that fails between it and the last that was good."""
+        # Among settled steps a metric is made anew where a whole step has led.
         refresh = self.done % _REFRESH == 0 and self.settled < _LEAST_SETTLED
+        refresh |= self.settled >= _LEAST_SETTLED and not self.points
         while True:
             try:
                 return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
@@ -140,23 +148,48 @@ class _Newton:
         elif all(clear):  # one alone may be an outlier of the noise
             self.settled = max(0, self.settled - 1)
         if self.settled:
-            self.velocity = direction / self.settled
+            self.velocity = self._settled_step(found.gradient, direction)
         else:
             self.velocity = direction + _MOMENTUM * self.velocity
+            self._forget()
         self.reach = min(_REACH, _REGROWTH * self.reach)
         self.problem.move_to(self.accepted + self.velocity)
+
+    def _settled_step(self, gradient: Tensor, direction: Tensor) -> Tensor:
+        self.points.append(self.accepted)
+        self.gradients.append(gradient)
+        count, point, whole, gain = self._averaged()
+        if count < _LEAST_SETTLED or gain <= max(_CLEARLY * self._noise() / count, self.tolerance):
+            return direction / self.settled
+        self._forget()
+        self.settled = count  # as many have been averaged
+        return point + whole - self.accepted
+
+    def _averaged(self) -> tuple[int, Tensor, Tensor, float]:
+        """The last half of the settled steps, but three at least if there are: how many, their mean point, and from
+        there the Newton step by their mean gradient and what it promises."""
+        count = min(len(self.points), max(_LEAST_SETTLED, self.settled // 2))
+        point, gradient = (torch.stack(values[-count:]).mean(0) for values in (self.points, self.gradients))
+        step = box_newton_step(self.metric, gradient, self.reach)
+        return count, point, step, -0.5 * float(gradient @ step)
+
+    def _forget(self) -> None:
+        self.points, self.gradients = [], []
 
     def _noise(self) -> float:
         recent = self.noises[-_RECENT:]
         return sum(recent) / len(recent) if recent else 0.0
 
     def _promise(self) -> float:
-        """What the last settled steps promised beyond the noise."""
-        recent = self.gains[-_LEAST_SETTLED:]
-        return max(0.0, sum(recent) / len(recent) - self._noise())
+        """What the mean of the last settled gradients promises beyond its noise; the last gradient, before there are
+        any."""
+        if not self.points:
+            return max(0.0, self.gains[-1] - self._noise())
+        count, _, _, gain = self._averaged()
+        return max(0.0, gain - self._noise() / count)
 
     def _finished(self) -> bool:
-        if self.settled < _LEAST_SETTLED:
+        if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
             return False
         return max(self._promise(), self._noise() / self.settled / _NOISE_SHARE) <= self.tolerance
 
@@ -183,7 +216,12 @@ class _Newton:
             "accepted": self.accepted,
             "velocity": self.velocity,
             "metric": self.metric,
+            "points": self._stacked(self.points),
+            "gradients": self._stacked(self.gradients),
         }
+
+    def _stacked(self, vectors: list[Tensor]) -> Tensor:
+        return torch.stack(vectors) if vectors else self.accepted.new_zeros(0, len(self.accepted))
 
     def _load(self, state: dict[str, Any]) -> None:
         self.done, self.settled, self.reach = int(state["done"]), int(state["settled"]), float(state["reach"])
@@ -193,6 +231,11 @@ class _Newton:
         for tensor, like in zip(found, (self.accepted, self.velocity, self.metric), strict=True):
             if (tensor.shape, tensor.dtype) != (like.shape, like.dtype) or not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"a point or metric of shape {tuple(tensor.shape)}, or one that is not finite")
+        course = [state[name] for name in ("points", "gradients")]
+        for tensor in course:
+            if tensor.shape != (len(course[0]), len(self.accepted)) or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"points or gradients of shape {tuple(tensor.shape)}, or some that are not finite")
         if not (0 <= self.done <= self.steps and self.settled >= 0 and 0.0 < self.reach <= _REACH):
             raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}")
         self.accepted, self.velocity, self.metric = found
+        self.points, self.gradients = (list(tensor) for tensor in course)
