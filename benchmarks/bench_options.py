@@ -100,9 +100,7 @@ class Problem:
 
     def factor(self, seed: int, rank: int | None = None, pivots: list | None = None) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return SETTINGS.factor(
-            self.system.kernel_diagonal(), self.system.kernel_rows, COLUMNS + 1, generator, rank, None, pivots
-        )
+        return self.system.factor(SETTINGS, COLUMNS + 1, generator, rank, None, pivots)
 
     def sides(self, preconditioner, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Right-hand sides (n, r), and what r^T P^-1 r of each is measured against."""

@@ -120,14 +120,14 @@ def test_it_takes_noise_away() -> None:
     assert float(ratio.mean()) < 0.65
 
 
-@pytest.mark.parametrize("signal, kept", [(1e6, True), (1e11, False)])
+@pytest.mark.parametrize("signal, kept", [(1e6, True), (2e12, False)])
 def test_it_is_left_out_where_rounding_would_fill_it(signal: float, kept: bool) -> None:
     """A smooth kernel of large amplitude: with the control variate the gradient is never noisier than without. (Kept
-    at a signal of 10^11 its variance was more than a thousand times as large.)"""
+    at a signal of 2e12 the variance of the outputscale's derivative is 39 times as large.)"""
     batch, parameters = make_batch(lengthscale=30.0, kernel=gpytorch.kernels.RBFKernel, outputscale=0.05 * signal)
 
     def variance(control_variate: bool) -> float:
-        settings = RRCG(preconditioner=PivotedCholesky(N - 4), probes=4, control_variate=control_variate)
+        settings = RRCG(preconditioner=PivotedCholesky(N // 3), probes=4, control_variate=control_variate)
         objective, generator = settings.make_objective(), torch.Generator().manual_seed(0)
         found = []
         for _ in range(40):

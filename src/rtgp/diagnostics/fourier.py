@@ -30,8 +30,7 @@ _CAP = 1000
 def effective_dimension(system: WhitenedSystem, seed: int) -> float:
     """d_eff = tr(K (K + noise)^-1) = n - tr(A^-1), by random signs z: E[z^T A^-1 z] = tr(A^-1)."""
     generator = torch.Generator().manual_seed(seed)
-    diagonal, rows = system.kernel_diagonal(), system.kernel_rows
-    factor = PivotedCholesky().factor(diagonal, rows, _PROBES, generator, dtype=system.dtype)
+    factor = system.factor(PivotedCholesky(), _PROBES, generator)
     preconditioner = LowRankPlusIdentity(factor, system.dtype)
     n, like = system.size, (system.dtype, system.device)
     z = draw_probes("rademacher", n, _PROBES, IdentityPreconditioner(), generator, *like).z

@@ -45,9 +45,7 @@ def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Cour
     generator = torch.Generator().manual_seed(seed)
     preconditioner: LowRankPlusIdentity | IdentityPreconditioner = IdentityPreconditioner()
     if method.preconditioner is not None:
-        factor = method.preconditioner.factor(
-            system.kernel_diagonal(), system.kernel_rows, 2 + method.probes, generator, dtype=system.dtype
-        )
+        factor = system.factor(method.preconditioner, 2 + method.probes, generator)
         preconditioner = LowRankPlusIdentity(factor, system.dtype)
     probes = draw_probes("preconditioner", n, method.probes, preconditioner, generator, system.dtype, system.device)
     run = conjugate_gradients(

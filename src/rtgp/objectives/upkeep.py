@@ -91,16 +91,13 @@ class Upkeep:
         if self.settings.rank is None:
             rank = self._within_memory(rank, system)
         course: list[tuple[int, float]] = []
-        diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
         pivots: list[Tensor] = []
-        factor = self.settings.factor(
-            diagonal, rows, self.columns, generator, rank, course, pivots, group, system.dtype
-        )
-        made = LowRankPlusIdentity(factor, system.dtype, group, system.size)
+        factor = system.factor(self.settings, self.columns, generator, rank, course, pivots)
+        made = LowRankPlusIdentity(factor, system.dtype, system.group, system.size)
         if held is not None and held.preconditioner.renew(made):
             made = held.preconditioner
         control = None
-        if self._with_control and pivots and NystroemControl.serves(diagonal):
+        if self._with_control and pivots and NystroemControl.serves(system):
             control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
         sample = _sample(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64)
         self._held = _Held(made, _decay(course), sample, control)

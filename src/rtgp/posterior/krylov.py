@@ -37,10 +37,9 @@ class KrylovSolver:
         # Five products with L in each iteration: from n / 8 columns on they cost more than they save.
         most = min(max(16, n // 8), max(8, _PRECONDITIONER_BYTES * system.group.size // (3 * 8 * n)))
         settings = PivotedCholesky(min(PivotedCholesky().rank_for(n, _RIGHT_HAND_SIDES), most))
-        diagonal, rows, group = system.kernel_diagonal(), system.own_kernel_rows, system.group
-        factor = settings.factor(diagonal, rows, _RIGHT_HAND_SIDES, generator, group=group, dtype=system.dtype)
+        factor = system.factor(settings, _RIGHT_HAND_SIDES, generator)
         self._preconditioner = (
-            LowRankPlusIdentity(factor, system.dtype, group, n) if factor.shape[1] else IdentityPreconditioner()
+            LowRankPlusIdentity(factor, system.dtype, system.group, n) if factor.shape[1] else IdentityPreconditioner()
         )
         self.rank = factor.shape[1]
         self.error = 0.0  # the largest bound of a variance's relative error so far

@@ -13,6 +13,7 @@ from rtgp.distributed import Group
 from rtgp.errors import InputError, PrecisionWarning
 from rtgp.kernels import KernelForm
 from rtgp.operators import KernelOperator
+from rtgp.solvers.preconditioner import PivotedCholesky
 
 
 class WhitenedSystem:
@@ -80,6 +81,22 @@ class WhitenedSystem:
     def own_kernel_rows(self, index: Tensor) -> Tensor:
         """(S K S)[index, own], (k, m), float64: the columns that are this rank's."""
         return self.kernel_rows(index, self.group.own(self.size))
+
+    def factor(
+        self,
+        settings: PivotedCholesky,
+        right_hand_sides: int,
+        generator: torch.Generator,
+        rank: int | None = None,
+        course: list[tuple[int, float]] | None = None,
+        pivots: list[Tensor] | None = None,
+    ) -> Tensor:
+        """L (n, k) with L L^T close to S K S, or this rank's rows of it, as far as the working precision has it: see
+        `PivotedCholesky.factor`."""
+        return settings.factor(
+            self.kernel_diagonal(), self.own_kernel_rows, right_hand_sides, generator, rank, course, pivots, self.group,
+            self.dtype,
+        )  # fmt: skip
 
     def log_det_noise(self) -> Tensor:
         """log |D| = log |K + D| - log |A|."""

@@ -98,8 +98,7 @@ class _Newton:
     def _evaluate(self) -> Evaluation:
         """At the current point, or where that fails between it and the last that was good."""
         # Among settled steps a metric is made anew where a whole step has led.
-        refresh = self.done % _REFRESH == 0 and self.settled < _LEAST_SETTLED
-        refresh |= self.settled >= _LEAST_SETTLED and not self.points
+        refresh = not self.points if self.settled >= _LEAST_SETTLED else self.done % _REFRESH == 0
         while True:
             try:
                 return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
@@ -191,7 +190,7 @@ class _Newton:
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
             return False
-        return max(self._promise(), self._noise() / self.settled / _NOISE_SHARE) <= self.tolerance
+        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= self.tolerance
 
     def _words(self) -> str:
         if not self.gains:
@@ -227,15 +226,14 @@ class _Newton:
         self.done, self.settled, self.reach = int(state["done"]), int(state["settled"]), float(state["reach"])
         self.gains, self.noises = list(map(float, state["gains"])), list(map(float, state["noises"]))
         self.loss = (float(state["loss"]), float(state["loss_error"]))
-        found = [state[name] for name in ("accepted", "velocity", "metric")]
-        for tensor, like in zip(found, (self.accepted, self.velocity, self.metric), strict=True):
-            if (tensor.shape, tensor.dtype) != (like.shape, like.dtype) or not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"a point or metric of shape {tuple(tensor.shape)}, or one that is not finite")
-        course = [state[name] for name in ("points", "gradients")]
-        for tensor in course:
-            if tensor.shape != (len(course[0]), len(self.accepted)) or not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"points or gradients of shape {tuple(tensor.shape)}, or some that are not finite")
+        p, count = len(self.accepted), len(state["points"])
+        shapes = {"accepted": (p,), "velocity": (p,), "metric": (p, p), "points": (count, p), "gradients": (count, p)}
+        found = {name: state[name] for name in shapes}
+        for name, shape in shapes.items():
+            tensor = found[name]
+            if (tensor.shape, tensor.dtype) != (shape, torch.float64) or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"{name} of shape {tuple(tensor.shape)}, or not finite")
         if not (0 <= self.done <= self.steps and self.settled >= 0 and 0.0 < self.reach <= _REACH):
             raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}")
-        self.accepted, self.velocity, self.metric = found
-        self.points, self.gradients = (list(tensor) for tensor in course)
+        self.accepted, self.velocity, self.metric = (found[name] for name in ("accepted", "velocity", "metric"))
+        self.points, self.gradients = (list(found[name]) for name in ("points", "gradients"))
