@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -94,6 +95,23 @@ class TestResume:
         fit(*one, method="rr-cg", steps=8)
         fit(*two, method="rr-cg", steps=8, checkpoint=tmp_path, checkpoint_every=1)
         assert same(values(one[0]), values(two[0]))
+
+    def test_a_long_run_saves_ever_less_often(self, problem, tmp_path, monkeypatch):
+        """Every tenth step at first; later a fiftieth of the steps may be lost. A run that goes on does the same."""
+        saved, save = [], CheckpointFolder.save
+
+        def noted(folder, step, state):
+            saved.append(step)
+            save(folder, step, state)
+
+        monkeypatch.setattr(CheckpointFolder, "save", noted)
+        run = {"method": rtgp.SGGP(centres=5), "steps": 800, "checkpoint": tmp_path, "tolerance": 0.0}
+        fit(*problem(), **run, callback=lambda row, model: row["step"] == 599)
+        fit(*problem(), **run)
+        assert saved[:4] == [0, 10, 20, 30]
+        gaps = [(after - before) / after for before, after in itertools.pairwise(saved) if before >= 500]
+        assert len(saved) < 80
+        assert max(gaps) < 0.021
 
     def test_two_are_kept_and_nothing_else(self, problem, tmp_path):
         fit(*problem(), method="rr-cg", steps=10, checkpoint=tmp_path, checkpoint_every=2)

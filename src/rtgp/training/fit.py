@@ -51,7 +51,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     callback: Callback | None = None,
     *,
-    checkpoint_every: int = 10,
+    checkpoint_every: int | None = None,
     subset_start: str | bool | int = "auto",
     tolerance: float | None = None,
     patience: int = 20,
@@ -66,8 +66,9 @@ def fit(
     "adam" (step size falling to zero over the last 40% of the steps), "lbfgs" (in float64; random draws frozen),
     "multistep" (the paper's: Adam at 0.01, divided by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function
     of the parameters, or one that is made.
-    checkpoint: a folder. Every `checkpoint_every` steps the state is saved there; a run that finds a checkpoint of
-    the same problem goes on from it, to the same parameters as if it had never been interrupted.
+    checkpoint: a folder. Every `checkpoint_every` steps the state is saved there (default: every 10, from the 500th on
+    after a fiftieth more of those done); a run that finds a checkpoint of the same problem goes on from it, to the same
+    parameters as if it had never been interrupted.
     callback(row, model) is called after every step; True stops the training.
     subset_start: begin at hyperparameters fitted by Cholesky on a random subset: "auto" (half of the
     points, at most 1000, for noisy objectives of 200 points or more), True, False, or the number of points.
@@ -258,14 +259,14 @@ def check_settings(
     steps: int | None,
     learning_rate: float | None,
     seed: int,
-    checkpoint_every: int = 10,
+    checkpoint_every: int | None = None,
     tolerance: float | None = None,
     patience: int = 20,
 ) -> None:
     for name, value, least in (
         ("steps", 1 if steps is None else steps, 1),
         ("seed", seed, 0),
-        ("checkpoint_every", checkpoint_every, 1),
+        ("checkpoint_every", 1 if checkpoint_every is None else checkpoint_every, 1),
         ("patience", patience, 3),
     ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

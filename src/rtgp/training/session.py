@@ -20,6 +20,10 @@ from rtgp.training.progress import Progress
 
 Callback = Callable[[Row, Any], bool | None]
 
+# A checkpoint holds the history, so one every ten steps would make the saving of a long run quadratic in its steps (at
+# step 1200 of sgGP on 29,267 points it took 7 of 25 ms). Of a run that dies a fiftieth is lost, or ten steps.
+_EVERY, _PART_LOST = 10, 50
+
 
 class Session:
     """One run of training, possibly the continuation of one that was interrupted.
@@ -33,7 +37,7 @@ class Session:
         problem: Problem,
         callback: Callback | None,
         folder: CheckpointFolder | None,
-        every: int,
+        every: int | None,
         bar: Progress,
         group: Group,
     ) -> None:
@@ -52,6 +56,7 @@ class Session:
                 self.start, self._earlier = str(state["start"]), float(state["seconds"])
                 self.resumed, self.finished = dict(state["optimizer"]), state["finished"]
                 problem.load_state_dict(state["problem"])
+        self._saved = len(self.history)  # steps
 
     def _load(self) -> dict[str, Any] | None:
         folder = self._folder
@@ -111,7 +116,12 @@ class Session:
         return any(wanted for _, _, wanted in found)
 
     def due(self, done: int) -> bool:
-        return self._folder is not None and done % self._every == 0
+        """Whether to save after `done` steps: the same on every rank."""
+        if self._folder is None:
+            return False
+        if self._every is not None:
+            return done % self._every == 0
+        return done - self._saved >= max(_EVERY, done // _PART_LOST)
 
     def save(self, done: int, optimizer: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
         if self._folder is not None:
@@ -125,3 +135,4 @@ class Session:
             }
             if self._group.first:
                 self._folder.save(done, state)
+            self._saved = done
