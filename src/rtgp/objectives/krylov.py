@@ -29,7 +29,7 @@ from rtgp.solvers import (
     WhitenedSystem,
     conjugate_gradients,
 )
-from rtgp.solvers.system import warn_of_rounding
+from rtgp.solvers.system import warn_of_products, warn_of_rounding
 from rtgp.truncation import fixed
 
 
@@ -93,11 +93,9 @@ class KrylovObjective:
 
     def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
         extras = Extras() if extras is None else extras
-        system = self._system_of(self._form(batch), batch.noise)
-        self._forget_other_systems(system)
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        preconditioner, rebuilt = self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+        system, preconditioner, rebuilt = self._prepared(batch, pivots)
         earlier = self._last_solve
         run = self._run(system, preconditioner, batch, generator)
         first, second, plain = run.y_solves()
@@ -183,6 +181,19 @@ class KrylovObjective:
         self._recordings.clear()  # its memory is free for the new one
         return WhitenedSystem(make_from_form(form, self.settings.operator), noise)
 
+    def _prepared(
+        self, batch: Batch, pivots: torch.Generator
+    ) -> tuple[WhitenedSystem, LowRankPlusIdentity | IdentityPreconditioner, bool]:
+        """The system, its preconditioner and whether that is new. The rounding of products is looked at as often as
+        the preconditioner is made: both are for hyperparameters that have moved, and the latter costs more."""
+        system = self._system_of(self._form(batch), batch.noise)
+        new = self._forget_other_systems(system)
+        preconditioner, rebuilt = self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+        if (rebuilt or new) and not self._warned and warn_of_products(system, batch.form.widened() is not None):
+            self._warned = True
+            return self._prepared(batch, pivots)
+        return system, preconditioner, rebuilt
+
     def _form(self, batch: Batch) -> KernelForm:
         """In the precision of the model; from the first call on in which that cannot serve, in float64."""
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
@@ -191,10 +202,12 @@ class KrylovObjective:
             self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
         return wide if self._warned and wide is not None else batch.form
 
-    def _forget_other_systems(self, system: WhitenedSystem) -> None:
-        """What is held fits one size, precision and device only. In another precision the last solve is still near."""
+    def _forget_other_systems(self, system: WhitenedSystem) -> bool:
+        """What is held fits one size, precision and device only: whether this is another. In another precision the
+        last solve is still near."""
         kind = (system.size, system.dtype, system.device)
-        if self._kind is not None and self._kind != kind:
+        new = self._kind != kind
+        if self._kind is not None and new:
             if (self._kind[0], self._kind[2]) == (kind[0], kind[2]):
                 self._upkeep.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
@@ -204,6 +217,7 @@ class KrylovObjective:
                 self._warned = warned
         self._kind = kind
         self._system = system if usable(system.device) else None
+        return new
 
     def _probe_kind(self) -> ProbeKind:
         return "preconditioner" if self.frozen else self.settings.probe_kind

@@ -50,4 +50,4 @@ class DenseOperator(BlockOperator):
             from rtgp.operators.triton import stored
 
             return stored.stored_product(self._padded, v, self._largest).mul_(self._scale)
-        return stored_product(self._matrix, v).mul_(self._scale)
+        return stored_product(self._matrix, v, symmetric=True).mul_(self._scale)
