@@ -52,10 +52,10 @@ def load(name: str, seed: int, limit: int | None, device: str) -> tuple[torch.Te
     return x[:, x.std(0) > 1e-6], y
 
 
-def train(x, y, method: str, optimizer: str, steps: int | None, seed: int):
-    """The result, and (seconds, parameters) after every step."""
+def train(x, y, method: str, optimizer: str, steps: int | None, seed: int, made=None):
+    """The result, and (seconds, parameters) after every step. made: a model to train, or a new one."""
     settings, dtype = METHODS[method]
-    model = new_model(x, y, dtype)
+    model = new_model(x, y, dtype) if made is None else made
     if x.is_cuda:
         torch.cuda.synchronize()
     course, began = [], time.perf_counter()

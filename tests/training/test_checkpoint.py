@@ -107,11 +107,19 @@ class TestResume:
         monkeypatch.setattr(CheckpointFolder, "save", noted)
         run = {"method": rtgp.SGGP(centres=5), "steps": 800, "checkpoint": tmp_path, "tolerance": 0.0}
         fit(*problem(), **run, callback=lambda row, model: row["step"] == 599)
+        assert saved[:51] == [*range(0, 501, 10)]
+        assert {after - before for before, after in itertools.pairwise(saved[51:-1])} == {10, 11}
+        assert saved[-1] == 600
         fit(*problem(), **run)
-        assert saved[:4] == [0, 10, 20, 30]
-        gaps = [(after - before) / after for before, after in itertools.pairwise(saved) if before >= 500]
-        assert len(saved) < 80
-        assert max(gaps) < 0.021
+        gone_on = saved[saved.index(600) :]
+        assert {after - before for before, after in itertools.pairwise(gone_on[:-1])} <= set(range(12, 17))
+        assert gone_on[-1] == 800
+
+    def test_the_start_of_lbfgs_is_saved(self, problem, tmp_path, monkeypatch):
+        saved = []
+        monkeypatch.setattr(CheckpointFolder, "save", lambda folder, step, state: saved.append(step))
+        fit(*problem(), method="cholesky", steps=25, checkpoint=tmp_path)
+        assert saved[:2] == [0, 10]
 
     def test_two_are_kept_and_nothing_else(self, problem, tmp_path):
         fit(*problem(), method="rr-cg", steps=10, checkpoint=tmp_path, checkpoint_every=2)

@@ -32,6 +32,8 @@ from rtgp.solvers import (
 from rtgp.solvers.system import warn_of_products, warn_of_rounding
 from rtgp.truncation import fixed
 
+_GROWTH = 1.25  # of the expected rounding in products, from which on it is measured again
+
 
 @dataclass(frozen=True)
 class KrylovSettings:
@@ -62,13 +64,14 @@ class KrylovObjective:
         control = settings.control_variate and settings.probe_kind == "preconditioner" and not frozen
         self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes, control)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
-        self._warned = False
+        self._warned = False  # that the precision cannot serve; where there is a form in float64, that is used since
+        self._measured = 0.0  # `expected_product_error` where the error was last looked at
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
         self._recordings = Recordings()
 
     def reset(self) -> None:
-        self._warned = False
+        self._warned, self._measured = False, 0.0
         self._system = None
         self._recordings.clear()
         self._upkeep.reset()
@@ -76,7 +79,7 @@ class KrylovObjective:
 
     def state_dict(self) -> State:
         """Everything held between calls: with it and the generator's state, the next call repeats bit for bit."""
-        state: State = {"warned": self._warned}
+        state: State = {"warned": self._warned, "measured": self._measured}
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
             state.update(self._upkeep.state_dict())
@@ -84,7 +87,7 @@ class KrylovObjective:
 
     def load_state_dict(self, state: State) -> None:
         self.reset()
-        self._warned = bool(state["warned"])
+        self._warned, self._measured = bool(state["warned"]), float(state.get("measured", 0.0))
         last_solve = state.get("last_solve")
         if isinstance(last_solve, Tensor):
             self._last_solve = last_solve
@@ -184,15 +187,26 @@ class KrylovObjective:
     def _prepared(
         self, batch: Batch, pivots: torch.Generator
     ) -> tuple[WhitenedSystem, LowRankPlusIdentity | IdentityPreconditioner, bool]:
-        """The system, its preconditioner and whether that is new. The rounding of products is looked at as often as
-        the preconditioner is made: both are for hyperparameters that have moved, and the latter costs more."""
+        """The system, its preconditioner and whether that is new."""
         system = self._system_of(self._form(batch), batch.noise)
-        new = self._forget_other_systems(system)
-        preconditioner, rebuilt = self._upkeep.preconditioner(system, pivots, keep=self.frozen)
-        if (rebuilt or new) and not self._warned and warn_of_products(system, batch.form.widened() is not None):
-            self._warned = True
-            return self._prepared(batch, pivots)
-        return system, preconditioner, rebuilt
+        if self._products_are_felt(system, batch):
+            del system  # its memory is free for the new one
+            self._system = None
+            system = self._system_of(self._form(batch), batch.noise)
+        self._forget_other_systems(system)
+        return system, *self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+
+    def _products_are_felt(self, system: WhitenedSystem, batch: Batch) -> bool:
+        """Whether rounding in the products of this system is too much, so that float64 is to be taken instead. It is
+        measured in the first call, and again where it is expected to have grown by a quarter."""
+        if self._warned or system.dtype == torch.float64:
+            return False
+        expected = system.expected_product_error()
+        if expected <= _GROWTH * self._measured:
+            return False
+        self._measured, wide = expected, batch.form.widened() is not None
+        self._warned = warn_of_products(system, wide)
+        return self._warned and wide
 
     def _form(self, batch: Batch) -> KernelForm:
         """In the precision of the model; from the first call on in which that cannot serve, in float64."""
@@ -202,12 +216,10 @@ class KrylovObjective:
             self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
         return wide if self._warned and wide is not None else batch.form
 
-    def _forget_other_systems(self, system: WhitenedSystem) -> bool:
-        """What is held fits one size, precision and device only: whether this is another. In another precision the
-        last solve is still near."""
+    def _forget_other_systems(self, system: WhitenedSystem) -> None:
+        """What is held fits one size, precision and device only. In another precision the last solve is still near."""
         kind = (system.size, system.dtype, system.device)
-        new = self._kind != kind
-        if self._kind is not None and new:
+        if self._kind is not None and self._kind != kind:
             if (self._kind[0], self._kind[2]) == (kind[0], kind[2]):
                 self._upkeep.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
@@ -217,7 +229,6 @@ class KrylovObjective:
                 self._warned = warned
         self._kind = kind
         self._system = system if usable(system.device) else None
-        return new
 
     def _probe_kind(self) -> ProbeKind:
         return "preconditioner" if self.frozen else self.settings.probe_kind

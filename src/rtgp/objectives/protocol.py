@@ -12,7 +12,7 @@ from torch import Tensor
 from rtgp.kernels import KernelForm
 from rtgp.solvers.system import PrecisionLimits
 
-State = dict[str, Tensor | int | bool]  # what an objective holds between calls
+State = dict[str, Tensor | float | int | bool]  # what an objective holds between calls
 
 
 @dataclass(frozen=True)

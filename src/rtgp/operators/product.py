@@ -17,7 +17,7 @@ _FEW = 48
 
 def stored_product(matrix: Tensor, v: Tensor, symmetric: bool = False) -> Tensor:
     """matrix @ v for a contiguous matrix (m, k), fast for few columns. In float64 a symmetric one is better on the
-    right: 82 ms where it takes 268 on the left (n = 9600, 16 columns, 2 cores)."""
+    right: 82 ms where it takes 268 on the left (n = 9600, 16 columns, 2 cores; 95 and 73 with two columns)."""
     r = v.shape[1]
     if v.device.type != "cpu" or r == 1 or r > _FEW:
         return matrix @ v

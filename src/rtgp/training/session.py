@@ -121,7 +121,7 @@ class Session:
             return False
         if self._every is not None:
             return done % self._every == 0
-        return done - self._saved >= max(_EVERY, done // _PART_LOST)
+        return done == 0 or done - self._saved >= max(_EVERY, done // _PART_LOST)
 
     def save(self, done: int, optimizer: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
         if self._folder is not None:
