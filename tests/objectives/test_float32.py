@@ -28,17 +28,20 @@ METHODS = {
 
 
 @pytest.mark.real_data
+@pytest.mark.parametrize("noise, told", [(6e-4, "error"), (2.6e-4, "ignore")])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_mixed_precision_gradient_is_that_of_float64(real_data, method):
-    """Bike, n = 2000, noise 6e-4, the same draws in both precisions: within 1e-3 in norm."""
+def test_mixed_precision_gradient_is_that_of_float64(real_data, method, noise, told):
+    """Bike, n = 2000, the same draws in both precisions: within 1e-3 in norm. At the smaller noise rounding in products
+    is just felt, and a PrecisionWarning may say so."""
     found = {}
     for dtype in (torch.float64, torch.float32):
         x, y = real_training_data("bike", 2000, real_data, dtype)
-        model = Regression(x, y).set(lengthscale=3.0, outputscale=0.6, noise=6e-4)
+        model = Regression(x, y).set(lengthscale=3.0, outputscale=0.6, noise=noise)
         generator = torch.Generator().manual_seed(0)
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=generator)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # within the limit: nothing to warn of
+            warnings.simplefilter("error")
+            warnings.simplefilter(told, PrecisionWarning)
             found[dtype], _ = gradient(model, mll)
     difference = (found[torch.float32] - found[torch.float64]).norm() / found[torch.float64].norm()
     assert float(difference) < 1e-3

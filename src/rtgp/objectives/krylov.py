@@ -191,7 +191,6 @@ class KrylovObjective:
         system = self._system_of(self._form(batch), batch.noise)
         if self._products_are_felt(system, batch):
             del system  # its memory is free for the new one
-            self._system = None
             system = self._system_of(self._form(batch), batch.noise)
         self._forget_other_systems(system)
         return system, *self._upkeep.preconditioner(system, pivots, keep=self.frozen)

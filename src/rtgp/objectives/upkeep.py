@@ -25,7 +25,6 @@ from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCho
 
 _log = logging.getLogger("rtgp")
 
-_SAMPLE = 64  # points on which the drift of the kernel is watched
 _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
 _SHARE = 2  # the rank is at most n over this
 _MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
@@ -210,9 +209,8 @@ def _decay(course: list[tuple[int, float]]) -> float:
 
 def _sample(system: WhitenedSystem) -> Tensor:
     """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
-    n, m = system.size, min(_SAMPLE, system.size)
-    index = torch.arange(m, device=system.device) * n // m
-    return system.kernel_rows(index, index).cpu() * (n / m)
+    index = system.some_points()
+    return system.kernel_rows(index, index).cpu() * (system.size / len(index))
 
 
 def _distortion(before: Tensor, after: Tensor) -> float:

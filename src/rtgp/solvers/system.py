@@ -102,7 +102,7 @@ class WhitenedSystem:
         """What rounding adds to an entry of A v, in units of v's: the root mean square over some rows, beside sums in
         float64, for a v of independent entries, as those that conjugate gradients multiply are. No random draw of the
         caller's enters."""
-        generator, index = torch.Generator().manual_seed(0), self._some_points()
+        generator, index = torch.Generator().manual_seed(0), self.some_points()
         v = torch.randn(self.size, _MEASURED_COLUMNS, generator=generator, dtype=torch.float64)
         v = v.to(self.device, self.dtype)
         exact = self.kernel_rows(index) @ v.double() + v[index].double()
@@ -111,12 +111,13 @@ class WhitenedSystem:
     def expected_product_error(self) -> float:
         """What `product_error` grows with, from the kernel between some points alone: the rounding of n terms of its
         size. The factor, 2 to 20, is that of the order in which they are added."""
-        index = self._some_points()
+        index = self.some_points()
         size = float(self.kernel_rows(index, index).square().mean().sqrt())
         return 0.5 * torch.finfo(self.dtype).eps * size * math.sqrt(self.size)
 
-    def _some_points(self) -> Tensor:
-        count = min(_MEASURED_ROWS, self.size)
+    def some_points(self) -> Tensor:
+        """At most 64 of them, evenly spread, by which all are judged."""
+        count = min(_SAMPLE, self.size)
         return torch.arange(count, device=self.device) * self.size // count
 
     def log_det_noise(self) -> Tensor:
@@ -149,7 +150,8 @@ class PrecisionLimits:
 # An error e of the products adds about e^2 per point to the value (keggundirected, 6,000 points: 2e-5 at e = 0.003,
 # 5e-4 at 0.03, 0.012 at 0.11), at this limit 2e-4; twice that to its derivative by the log of the outputscale.
 PRODUCT_LIMIT = 0.015
-_MEASURED_ROWS, _MEASURED_COLUMNS = 64, 8  # one column would be multiplied by another routine
+_SAMPLE = 64
+_MEASURED_COLUMNS = 8  # one would be multiplied by another routine
 # Up to here float32 gradients were within 1e-3 of float64 ones in every case tried; beyond it that is not sure.
 ROUNDING_LIMIT = 0.05
 # In float64 the condition number says more: up to here values and gradients were within 4e-4 of those in more digits.
@@ -175,9 +177,7 @@ def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: flo
 
 
 def warn_of_products(system: WhitenedSystem, widened: bool = False) -> bool:
-    """Say so where a precision below float64 cannot serve the products of a system; whether it was said."""
-    if system.dtype == torch.float64:
-        return False
+    """Say so where the precision cannot serve the products of a system; whether it was said."""
     error = system.product_error()
     if not error > PRODUCT_LIMIT:  # nor where it is not finite: that is for the solver to tell
         return False
