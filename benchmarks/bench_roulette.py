@@ -57,7 +57,7 @@ def run(
         torch.cuda.empty_cache()
     try:
         objective = judged(final)
-    except rtgp.errors.RTGPError as error:  # it went astray
+    except rtgp.errors.NotPositiveDefiniteError as error:  # it went astray
         print(label, seed, "ends where", error, flush=True)
         objective, course = math.nan, []
     return {

@@ -70,6 +70,21 @@ def test_beyond_the_limit_of_float32_it_works_in_float64(method):
     assert float((found[1] - found[0]).norm() / found[0].norm()) < 1e-3
 
 
+@pytest.mark.parametrize("method", ["cholesky", "rr-cg", "cg"])
+def test_it_is_said_where_float64_is_too_coarse_as_well(method):
+    """Once, as the first warning is; a model given in float64 has only the second to give."""
+    for dtype, told in ((torch.float32, ["float32", "float64"]), (torch.float64, ["float64"])):
+        model = ill_conditioned(dtype).set(lengthscale=0.3, outputscale=1e9, noise=1e-4)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=torch.Generator().manual_seed(0))
+        with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+            warnings.simplefilter("always")
+            for _ in range(2):
+                mll(model(*model.train_inputs), model.train_targets)
+        words = [str(one.message) for one in caught if issubclass(one.category, PrecisionWarning)]
+        assert [word.split(" is too coarse")[0] for word in words] == [f"torch.{name}" for name in told]
+        assert "Raise the lower bound of the noise" in words[-1]
+
+
 def test_the_first_call_in_float64_begins_where_float32_ended(monkeypatch):
     """Its y-solve starts from the last one, of which much is left to use."""
     runs, original = [], KrylovObjective._run

@@ -274,6 +274,25 @@ class TestWayBack:
             fit(*at(synthetic, *DEFAULT), method="rr-cg")
         assert len(points) == 1
 
+    @pytest.mark.parametrize("rise, back", [(100.0, True), (0.0, False), (None, True)])
+    def test_the_last_step_is_looked_at_too(self, synthetic, monkeypatch, rise, back):
+        def rises(call, evaluate):
+            if call < 7:
+                return evaluate()
+            if rise is None:
+                raise RTGPError("not definite")
+            found = evaluate()
+            return replace(found, objective=found.objective + rise)
+
+        points = self.spoil(monkeypatch, rises)
+        model, likelihood, X, y = at(synthetic, *DEFAULT)
+        result = fit(model, likelihood, X, y, method="rr-cg", steps=7)
+        assert result.steps == len(result.history) == 7
+        assert len(points) == 8  # one more than there are steps
+        final = Problem(model, likelihood, X, y, rtgp.RRCG(), 0).point
+        torch.testing.assert_close(final, points[6 if back else 7])
+        assert not torch.allclose(points[6], points[7])
+
     def test_failures_without_end_are_raised_at_the_last_good_point(self, synthetic, monkeypatch):
         def fails(call, evaluate):
             if call:

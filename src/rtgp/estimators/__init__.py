@@ -1,6 +1,6 @@
 """Stochastic estimates of traces, log-determinants and quadratic forms."""
 
-from rtgp.estimators.logdet import inverse_quadratic, log_det
+from rtgp.estimators.logdet import inverse_quadratic, log_det, log_det_series, quadratic_series
 from rtgp.estimators.probes import PROBE_KINDS, ProbeKind, Probes, check_probe_kind, draw_probes
 from rtgp.estimators.trace import gradient_vectors, trace_vectors
 
@@ -13,5 +13,7 @@ __all__ = [
     "gradient_vectors",
     "inverse_quadratic",
     "log_det",
+    "log_det_series",
+    "quadratic_series",
     "trace_vectors",
 ]

@@ -6,7 +6,6 @@ downwards); with Russian-roulette weights both are unbiased (appendix C).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rtgp.solvers import CGResult
@@ -15,12 +14,19 @@ from rtgp.solvers.lanczos import log_quadrature_series
 
 def log_det(result: CGResult, columns: slice, draw: int, preconditioner_logdet: Tensor) -> Tensor:
     """log|A| from probes of covariance P (one estimate for each, (p,)), with the weights of a draw."""
-    series = log_quadrature_series(result.gamma[:, columns], result.beta[:, columns])  # (J, p)
-    total = (result.weights[:, draw, None] * series).sum(0)
-    return result.squares[0, columns] * total + preconditioner_logdet
+    return (result.weights[:, draw, None] * log_det_series(result, columns)).sum(0) + preconditioner_logdet
 
 
 def inverse_quadratic(result: CGResult, column: int, draw: int) -> Tensor:
-    """b^T A^-1 b for one right-hand side: its increments are gamma_j r^T P^-1 r."""
-    increments = result.gamma[:, column] * result.squares[:-1, column]
-    return torch.sum(result.weights[:, draw] * increments)
+    """b^T A^-1 b for one right-hand side, with the weights of a draw."""
+    return (result.weights[:, draw] * quadratic_series(result, column)).sum()
+
+
+def log_det_series(result: CGResult, columns: slice) -> Tensor:
+    """The increments of log|P^-1 A|, (J, p), from probes of covariance P."""
+    return result.squares[0, columns] * log_quadrature_series(result.gamma[:, columns], result.beta[:, columns])
+
+
+def quadratic_series(result: CGResult, column: int) -> Tensor:
+    """The increments of b^T A^-1 b, (J,), for one right-hand side: gamma_j r^T P^-1 r."""
+    return result.gamma[:, column] * result.squares[:-1, column]

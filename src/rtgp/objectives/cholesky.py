@@ -39,17 +39,18 @@ class CholeskyObjective:
     """O(n^3) time, two n x n matrices of memory, no autograd tape."""
 
     def __init__(self) -> None:
-        self._warned = False
+        self.reset()
 
     def reset(self) -> None:
-        """Nothing is held between calls but whether a warning has been given."""
-        self._warned = False
+        """Nothing is held between calls but whether warnings have been given."""
+        self._warned = False  # that the model's precision cannot serve
+        self._beyond = False  # and that float64 cannot either
 
     def state_dict(self) -> State:
-        return {"warned": self._warned}
+        return {"warned": self._warned, "beyond": self._beyond}
 
     def load_state_dict(self, state: State) -> None:
-        self._warned = bool(state["warned"])
+        self._warned, self._beyond = bool(state["warned"]), bool(state.get("beyond", False))
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
@@ -86,7 +87,10 @@ class CholeskyObjective:
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
         limits = batch.limits()
         self._warned = self._warned or warn_of_rounding(limits, wide is not None)
-        return batch.form if wide is None or limits.condition <= _LIMIT else wide
+        if wide is None or limits.condition <= _LIMIT:
+            return batch.form
+        self._beyond = self._beyond or warn_of_rounding(batch.limits(torch.float64))
+        return wide
 
     @staticmethod
     def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:

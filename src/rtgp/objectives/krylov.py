@@ -65,13 +65,14 @@ class KrylovObjective:
         self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes, control)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False  # that the precision cannot serve; where there is a form in float64, that is used since
+        self._beyond = False  # and warned that float64 cannot either
         self._measured = 0.0  # `expected_product_error` where the error was last looked at
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
         self._recordings = Recordings()
 
     def reset(self) -> None:
-        self._warned, self._measured = False, 0.0
+        self._warned, self._beyond, self._measured = False, False, 0.0
         self._system = None
         self._recordings.clear()
         self._upkeep.reset()
@@ -79,7 +80,7 @@ class KrylovObjective:
 
     def state_dict(self) -> State:
         """Everything held between calls: with it and the generator's state, the next call repeats bit for bit."""
-        state: State = {"warned": self._warned, "measured": self._measured}
+        state: State = {"warned": self._warned, "beyond": self._beyond, "measured": self._measured}
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
             state.update(self._upkeep.state_dict())
@@ -87,7 +88,8 @@ class KrylovObjective:
 
     def load_state_dict(self, state: State) -> None:
         self.reset()
-        self._warned, self._measured = bool(state["warned"]), float(state.get("measured", 0.0))
+        self._warned, self._beyond = bool(state["warned"]), bool(state.get("beyond", False))
+        self._measured = float(state.get("measured", 0.0))
         last_solve = state.get("last_solve")
         if isinstance(last_solve, Tensor):
             self._last_solve = last_solve
@@ -115,7 +117,7 @@ class KrylovObjective:
             if control is not None:
                 surrogate = surrogate + control.loss(system, duals, run.trace_weights(), batch)
             if extras.contrast and not self.frozen and self.settings.probes > 1:
-                contrast = _bilinear_loss(system, *run.contrast_vectors(), torch.zeros_like(first), batch)
+                contrast = _bilinear_loss(system, *run.contrast_vectors(), 0.5 * (first - second), batch)
                 if control is not None:
                     weights = run.contrast_weights()
                     contrast = contrast + control.loss(system, duals[:, : len(weights)], weights, batch)
@@ -123,6 +125,7 @@ class KrylovObjective:
                 information = self._information(system, preconditioner, batch, earlier, extras)
         logdets = run.log_det() + log_det_noise
         logdet = logdets.mean()
+        probe_variance = float(logdets.var()) / len(logdets) if len(logdets) > 1 else 0.0
         value = (0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))).to(system.device)
         result = run.result
         stats = EstimateStats(
@@ -140,7 +143,7 @@ class KrylovObjective:
             rank=preconditioner.rank,
             rebuilt=rebuilt,
             probe_kind=self._probe_kind(),
-            value_error=0.5 * float(logdets.std()) / math.sqrt(len(logdets)) if len(logdets) > 1 else 0.0,
+            value_error=0.5 * math.sqrt(probe_variance + run.truncation_variance()),
         )
         return LossEstimate(value if surrogate is None else surrogate, value, stats, contrast, information)
 
@@ -213,7 +216,10 @@ class KrylovObjective:
         if not self._warned:
             factor = 1.0 if wide is None else common_rounding(batch.form)
             self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
-        return wide if self._warned and wide is not None else batch.form
+        if wide is None or not self._warned:
+            return batch.form
+        self._beyond = self._beyond or warn_of_rounding(batch.limits(torch.float64))
+        return wide
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:
         """What is held fits one size, precision and device only. In another precision the last solve is still near."""
@@ -223,9 +229,9 @@ class KrylovObjective:
                 self._upkeep.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
             else:
-                warned = self._warned
+                warned, beyond = self._warned, self._beyond
                 self.reset()
-                self._warned = warned
+                self._warned, self._beyond = warned, beyond
         self._kind = kind
         self._system = system if usable(system.device) else None
 

@@ -9,15 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from rtgp.estimators import Probes, gradient_vectors, inverse_quadratic, log_det, trace_vectors
+from rtgp.estimators import (
+    Probes,
+    gradient_vectors,
+    inverse_quadratic,
+    log_det_series,
+    quadratic_series,
+    trace_vectors,
+)
 from rtgp.estimators.probes import ProbeSource
 from rtgp.solvers import CGResult, WhitenedSystem
 from rtgp.solvers.lanczos import log_derivative_vectors
-from rtgp.truncation import SurvivalRule, Weighting, coupled_pair, fixed, russian_roulette
+from rtgp.truncation import SurvivalRule, Weighting, coupled_pair, fixed, roulette_variance, russian_roulette
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,12 @@ class KrylovRun:
 
     def log_det(self) -> Tensor:
         """log|A|, one estimate for each probe."""
-        draw = self.truncation.probes
-        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet())
+        weights = self.result.weights[:, self.truncation.probes, None]
+        return self.preconditioner.logdet() + (weights * self._log_det_series).sum(0)
+
+    @cached_property
+    def _log_det_series(self) -> Tensor:
+        return log_det_series(self.result, self.value_columns)
 
     def quadratic(self) -> Tensor:
         """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
@@ -75,6 +87,15 @@ class KrylovRun:
         second = inverse_quadratic(self.result, 0, self.truncation.second)
         known = (self.start * (self.target + self.remainder)).sum(dtype=torch.float64)
         return known.cpu() + 0.5 * (first + second)
+
+    def truncation_variance(self) -> float:
+        """Of log|A| + target^T A^-1 target, over the truncations, as if those of the two terms were independent."""
+        weights = self.result.weights
+        inverse_survival = weights.amax(1)  # of a y-solve: that of a longer run is smaller
+        last = weights[:, self.truncation.probes]
+        quadratic = roulette_variance(quadratic_series(self.result, 0), inverse_survival, last)
+        log_det = roulette_variance(self._log_det_series.mean(1), last, last)
+        return max(0.0, 0.5 * float(quadratic) + float(log_det))
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
@@ -94,10 +115,16 @@ class KrylovRun:
         return weights
 
     def contrast_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v with E[sum u^T dA v] = 0 and the covariance, over probes, of the trace term in the gradient."""
+        """u, v with E[sum u^T dA v] = 0 and the covariance of the gradient, over probes and truncations of the y-solve.
+
+        Two solves x + a and x + b of independent errors add x^T dA (a + b) to the gradient, up to a^T dA b; their
+        difference gives x^T dA (a - b), of the same covariance. For x stands what the whole run has solved.
+        """
         weights = self.contrast_weights()
         count = len(weights)
-        return self.probes.dual[:, :count] * weights, self.result.solutions[:, 3 : 3 + count]
+        first, second, plain = self.y_solves()
+        left = torch.cat([self.probes.dual[:, :count] * weights, -0.5 * plain[:, None]], dim=1)
+        return left, torch.cat([self.result.solutions[:, 3 : 3 + count], (first - second)[:, None]], dim=1)
 
     def derivative_of_value_vectors(self) -> tuple[Tensor, Tensor]:
         """u, v with sum u^T dA v = the derivative of value itself, probes and preconditioner held fixed.

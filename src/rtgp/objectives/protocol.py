@@ -29,9 +29,10 @@ class Batch:
         inputs = (*self.form.tensors, self.noise, self.residual)
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
-    def limits(self) -> PrecisionLimits:
-        """How far the model's own precision may serve."""
-        return PrecisionLimits.of(self.form.diagonal().double() / self.noise.detach().double(), self.form.dtype)
+    def limits(self, dtype: torch.dtype | None = None) -> PrecisionLimits:
+        """How far the model's own precision may serve, or another."""
+        signal = self.form.diagonal().double() / self.noise.detach().double()
+        return PrecisionLimits.of(signal, self.form.dtype if dtype is None else dtype)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class EstimateStats:
     rank: int = 0  # of the preconditioner
     rebuilt: bool = False  # whether the preconditioner was made anew
     probe_kind: str = ""
-    value_error: float = 0.0  # standard error of the value, from the scatter over probes; 0 where it is exact
+    value_error: float = 0.0  # standard error of the value, over probes and truncations; 0 where it is exact
     features: int = 0  # columns of Fourier features, at most
     effective_dimension: float = 0.0  # tr(K_J (K_J + noise)^-1) of the Fourier features' kernel
     operations: float = 0.0  # floating-point operations, roughly; 0 where they are not counted
@@ -63,8 +64,8 @@ class LossEstimate:
     """An estimate of the negative log marginal likelihood (not divided by n).
 
     surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached. The gradient of
-    `contrast` has mean zero and the covariance of the gradient estimate over probes: half of the probes minus the other
-    half.
+    `contrast` has mean zero and the covariance of the gradient estimate: half of the probes minus the other half, and
+    the same for the two solves of a roulette.
     """
 
     surrogate: Tensor

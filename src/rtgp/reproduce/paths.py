@@ -69,7 +69,7 @@ class PathSpec(Spec):
                     wide = {"linewidth": 3.2, "alpha": 0.35} if method == "cholesky" else {}
                     line(on, str(method), x, y, label, linestyle=_DASHES[k % 3], **wide)
             on.set_yscale("log")
-            legend(on, ncols=2, loc="lower left")
+            legend(on, ncols=2, loc="best")
             made[file] = drawn
         return made
 

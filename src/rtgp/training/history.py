@@ -66,7 +66,7 @@ def make_row(
     seconds: float,
     hyperparameters: dict[str, float],
 ) -> Row:
-    """loss_error, gradient_error: standard errors from the scatter over probes; NaN where it was not measured."""
+    """loss_error, gradient_error: standard errors, over probes and truncations; NaN where it was not measured."""
     drawn = stats.truncations
     first, second, probes = drawn if len(drawn) == 3 else (drawn * 3 if len(drawn) == 1 else (0, 0, 0))
     return {

@@ -2,7 +2,7 @@
 
 The metric is a function of the parameters alone, refreshed now and then, so that the mean of a step is that of the
 gradient. Far from the optimum the steps are full ones within a box, with a little momentum. Once what a step promises
-is no more than the noise of the gradient, as measured from the scatter over probes, the k-th step is divided by k: the
+is no more than the noise of the gradient, as measured in the same run, the k-th step is divided by k: the
 parameters are then the mean of k independent Newton estimates of the optimum, and the noise averages out.
 
 Such small steps may trail behind: they began too early, or the objective is not a parabola. No single gradient tells,
@@ -12,6 +12,7 @@ its noise it is taken, as a whole, and training does not end before it promises 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,19 @@ class _Newton:
                 return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
             if self.session.due(self.done):
                 self.session.save(self.done, self._state())
+        self._check_last()
         return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken; {self._words()}")
+
+    def _check_last(self) -> None:
+        """No gradient has been seen where the last step led: back from there if it is clearly the worse."""
+        try:
+            worse = self._rise(self.problem.evaluate()) > 0.0
+        except OutOfMemoryError:
+            raise
+        except RTGPError:
+            worse = True
+        if worse:
+            self.problem.move_to(self.accepted)
 
     def _evaluate(self) -> Evaluation:
         """At the current point, or where that fails between it and the last that was good."""
@@ -117,16 +130,17 @@ class _Newton:
             # A coordinate whose whole promise is below the tolerance is not worth moving: an input that does not matter
             # would send its lengthscale to infinity.
             self.metric = found.information + self.tolerance * torch.eye(len(found.gradient), dtype=torch.float64)
-        if self._rose(found):
+        if self.settled == 0 and self._rise(found) > 0.0:
             self._go_back()
         else:
             self._go_on(found)
         return self.session.record(row, self.steps)
 
-    def _rose(self, found: Evaluation) -> bool:
+    def _rise(self, found: Evaluation) -> float:
+        """Of the objective since the last accepted point, beyond its noise and the tolerance."""
         loss, error = self.loss
-        scatter = (error**2 + (found.stats.value_error / self.problem.n) ** 2) ** 0.5
-        return self.settled == 0 and found.objective - loss > _SIGMAS * scatter + self.tolerance
+        scatter = math.hypot(error, found.stats.value_error / self.problem.n)
+        return found.objective - loss - _SIGMAS * scatter - self.tolerance
 
     def _go_back(self) -> None:
         """Half of the way to the last accepted point, and smaller steps for a while."""

@@ -15,6 +15,7 @@ from rtgp.truncation.randomness import uniforms
 from rtgp.truncation.rules import SurvivalRule, survival_path
 from rtgp.truncation.series import RandomAccessSeries, SparseSeries, estimate
 from rtgp.truncation.tabulated import Tabulated
+from rtgp.truncation.variance import roulette_variance
 from rtgp.truncation.weighting import Weighting, coupled_pair, fixed, russian_roulette, single_sample
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "coupled_pair",
     "estimate",
     "fixed",
+    "roulette_variance",
     "russian_roulette",
     "single_sample",
     "survival_path",
