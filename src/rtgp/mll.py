@@ -98,7 +98,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
     ) -> Evaluated:
         """The estimate with what optimisers made for noisy gradients need beside it.
 
-        contrast: a scalar whose gradient has mean zero and the covariance of the gradient estimate.
+        contrast: a scalar whose gradient has mean zero and the covariance of the gradient estimate (`LossEstimate`).
         information: the average-information matrix over the trainable parameters of this module, in their order, with
         solves of this tolerance; like the objective, divided by n.
         iterations: after which those solves end all the same; None: as many as it takes.

@@ -293,6 +293,18 @@ class TestWayBack:
         torch.testing.assert_close(final, points[6 if back else 7])
         assert not torch.allclose(points[6], points[7])
 
+    def test_the_last_step_stays_where_one_loss_says_nothing(self, synthetic, monkeypatch):
+        """That of the paper's setting has one probe."""
+
+        def rises(call, evaluate):
+            found = evaluate()
+            return found if call < 7 else replace(found, objective=found.objective + 100.0)
+
+        points = self.spoil(monkeypatch, rises)
+        model, likelihood, X, y = at(synthetic, *DEFAULT)
+        fit(model, likelihood, X, y, method=rtgp.RRCG.paper(), optimizer="average-information", steps=7)
+        torch.testing.assert_close(Problem(model, likelihood, X, y, rtgp.RRCG(), 0).point, points[7])
+
     def test_failures_without_end_are_raised_at_the_last_good_point(self, synthetic, monkeypatch):
         def fails(call, evaluate):
             if call:

@@ -44,13 +44,13 @@ class CholeskyObjective:
     def reset(self) -> None:
         """Nothing is held between calls but whether warnings have been given."""
         self._warned = False  # that the model's precision cannot serve
-        self._beyond = False  # and that float64 cannot either
+        self._warned_of_float64 = False  # and that float64 cannot either
 
     def state_dict(self) -> State:
-        return {"warned": self._warned, "beyond": self._beyond}
+        return {"warned": self._warned, "warned of float64": self._warned_of_float64}
 
     def load_state_dict(self, state: State) -> None:
-        self._warned, self._beyond = bool(state["warned"]), bool(state.get("beyond", False))
+        self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
@@ -89,7 +89,7 @@ class CholeskyObjective:
         self._warned = self._warned or warn_of_rounding(limits, wide is not None)
         if wide is None or limits.condition <= _LIMIT:
             return batch.form
-        self._beyond = self._beyond or warn_of_rounding(batch.limits(torch.float64))
+        self._warned_of_float64 = self._warned_of_float64 or warn_of_rounding(batch.limits(torch.float64))
         return wide
 
     @staticmethod

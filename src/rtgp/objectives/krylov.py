@@ -65,14 +65,14 @@ class KrylovObjective:
         self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes, control)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False  # that the precision cannot serve; where there is a form in float64, that is used since
-        self._beyond = False  # and warned that float64 cannot either
+        self._warned_of_float64 = False  # and warned that float64 cannot either
         self._measured = 0.0  # `expected_product_error` where the error was last looked at
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
         self._recordings = Recordings()
 
     def reset(self) -> None:
-        self._warned, self._beyond, self._measured = False, False, 0.0
+        self._warned, self._warned_of_float64, self._measured = False, False, 0.0
         self._system = None
         self._recordings.clear()
         self._upkeep.reset()
@@ -80,7 +80,11 @@ class KrylovObjective:
 
     def state_dict(self) -> State:
         """Everything held between calls: with it and the generator's state, the next call repeats bit for bit."""
-        state: State = {"warned": self._warned, "beyond": self._beyond, "measured": self._measured}
+        state: State = {
+            "warned": self._warned,
+            "warned of float64": self._warned_of_float64,
+            "measured": self._measured,
+        }
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
             state.update(self._upkeep.state_dict())
@@ -88,7 +92,7 @@ class KrylovObjective:
 
     def load_state_dict(self, state: State) -> None:
         self.reset()
-        self._warned, self._beyond = bool(state["warned"]), bool(state.get("beyond", False))
+        self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
         self._measured = float(state.get("measured", 0.0))
         last_solve = state.get("last_solve")
         if isinstance(last_solve, Tensor):
@@ -125,7 +129,6 @@ class KrylovObjective:
                 information = self._information(system, preconditioner, batch, earlier, extras)
         logdets = run.log_det() + log_det_noise
         logdet = logdets.mean()
-        probe_variance = float(logdets.var()) / len(logdets) if len(logdets) > 1 else 0.0
         value = (0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))).to(system.device)
         result = run.result
         stats = EstimateStats(
@@ -143,7 +146,7 @@ class KrylovObjective:
             rank=preconditioner.rank,
             rebuilt=rebuilt,
             probe_kind=self._probe_kind(),
-            value_error=0.5 * math.sqrt(probe_variance + run.truncation_variance()),
+            value_error=run.value_error(logdets),
         )
         return LossEstimate(value if surrogate is None else surrogate, value, stats, contrast, information)
 
@@ -218,7 +221,7 @@ class KrylovObjective:
             self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
         if wide is None or not self._warned:
             return batch.form
-        self._beyond = self._beyond or warn_of_rounding(batch.limits(torch.float64))
+        self._warned_of_float64 = self._warned_of_float64 or warn_of_rounding(batch.limits(torch.float64))
         return wide
 
     def _forget_other_systems(self, system: WhitenedSystem) -> None:
@@ -229,9 +232,9 @@ class KrylovObjective:
                 self._upkeep.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
             else:
-                warned, beyond = self._warned, self._beyond
+                warned, beyond = self._warned, self._warned_of_float64
                 self.reset()
-                self._warned, self._beyond = warned, beyond
+                self._warned, self._warned_of_float64 = warned, beyond
         self._kind = kind
         self._system = system if usable(system.device) else None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from rtgp.estimators import (
     Probes,
     gradient_vectors,
     inverse_quadratic,
+    log_det,
     log_det_series,
     quadratic_series,
     trace_vectors,
@@ -74,12 +74,8 @@ class KrylovRun:
 
     def log_det(self) -> Tensor:
         """log|A|, one estimate for each probe."""
-        weights = self.result.weights[:, self.truncation.probes, None]
-        return self.preconditioner.logdet() + (weights * self._log_det_series).sum(0)
-
-    @cached_property
-    def _log_det_series(self) -> Tensor:
-        return log_det_series(self.result, self.value_columns)
+        draw = self.truncation.probes
+        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet())
 
     def quadratic(self) -> Tensor:
         """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
@@ -88,13 +84,21 @@ class KrylovRun:
         known = (self.start * (self.target + self.remainder)).sum(dtype=torch.float64)
         return known.cpu() + 0.5 * (first + second)
 
+    def value_error(self, log_dets: Tensor) -> float:
+        """Standard error of the value, (log|A| + target^T A^-1 target) / 2, by the scatter of what `log_det` found and
+        by the truncations; NaN where there is but one probe."""
+        if len(log_dets) == 1:
+            return math.nan
+        return 0.5 * math.sqrt(float(log_dets.var()) / len(log_dets) + self.truncation_variance())
+
     def truncation_variance(self) -> float:
-        """Of log|A| + target^T A^-1 target, over the truncations, as if those of the two terms were independent."""
+        """Of log|A| + target^T A^-1 target, over the truncations, as if those of the two terms were independent: more
+        than it is for a coupled pair, where what one misses is positive and the other's negative."""
         weights = self.result.weights
         inverse_survival = weights.amax(1)  # of a y-solve: that of a longer run is smaller
         last = weights[:, self.truncation.probes]
         quadratic = roulette_variance(quadratic_series(self.result, 0), inverse_survival, last)
-        log_det = roulette_variance(self._log_det_series.mean(1), last, last)
+        log_det = roulette_variance(log_det_series(self.result, self.value_columns).mean(1), last, last)
         return max(0.0, 0.5 * float(quadratic) + float(log_det))
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:
@@ -115,7 +119,8 @@ class KrylovRun:
         return weights
 
     def contrast_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v with E[sum u^T dA v] = 0 and the covariance of the gradient, over probes and truncations of the y-solve.
+        """u, v with E[sum u^T dA v] = 0 and the covariance of the gradient, over probes and truncations of the y-solve
+        (not over those of the probes' own solves).
 
         Two solves x + a and x + b of independent errors add x^T dA (a + b) to the gradient, up to a^T dA b; their
         difference gives x^T dA (a - b), of the same covariance. For x stands what the whole run has solved.

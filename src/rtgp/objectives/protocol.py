@@ -53,7 +53,7 @@ class EstimateStats:
     rank: int = 0  # of the preconditioner
     rebuilt: bool = False  # whether the preconditioner was made anew
     probe_kind: str = ""
-    value_error: float = 0.0  # standard error of the value, over probes and truncations; 0 where it is exact
+    value_error: float = 0.0  # standard error of the value, over probes and truncations; 0: exact, NaN: not known
     features: int = 0  # columns of Fourier features, at most
     effective_dimension: float = 0.0  # tr(K_J (K_J + noise)^-1) of the Fourier features' kernel
     operations: float = 0.0  # floating-point operations, roughly; 0 where they are not counted
@@ -64,8 +64,8 @@ class LossEstimate:
     """An estimate of the negative log marginal likelihood (not divided by n).
 
     surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached. The gradient of
-    `contrast` has mean zero and the covariance of the gradient estimate: half of the probes minus the other half, and
-    the same for the two solves of a roulette.
+    `contrast` has mean zero and, to first order, the covariance of the gradient estimate over probes and truncations of
+    the y-solve: half of the probes minus the other half, and one of the two solves of a roulette minus the other.
     """
 
     surrogate: Tensor

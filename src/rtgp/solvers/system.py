@@ -172,7 +172,10 @@ def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: flo
     wide = limits.dtype == torch.float64
     if rounding <= ROUNDING_LIMIT and not (wide and limits.condition > CONDITION_LIMIT):
         return False
-    _warn(limits, "rounding the kernel matrix", rounding, widened)
+    if rounding > ROUNDING_LIMIT:
+        _warn(limits, f"rounding the kernel matrix amounts to {rounding:.2g} times the noise", widened)
+    else:
+        _warn(limits, f"its condition number may be {limits.condition:.1e}", widened)
     return True
 
 
@@ -181,11 +184,11 @@ def warn_of_products(system: WhitenedSystem, widened: bool = False) -> bool:
     error = system.product_error()
     if not error > PRODUCT_LIMIT:  # nor where it is not finite: that is for the solver to tell
         return False
-    _warn(system.limits(), "rounding in its products", error, widened)
+    _warn(system.limits(), f"rounding in its products amounts to {error:.2g} times the noise", widened)
     return True
 
 
-def _warn(limits: PrecisionLimits, what: str, rounding: float, widened: bool) -> None:
+def _warn(limits: PrecisionLimits, what: str, widened: bool) -> None:
     wide = limits.dtype == torch.float64
     remedy = "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"
     if widened:
@@ -193,8 +196,8 @@ def _warn(limits: PrecisionLimits, what: str, rounding: float, widened: bool) ->
     elif wide:
         remedy = "Gradients may be off. Raise the lower bound of the noise"
     warnings.warn(
-        f"{limits.dtype} is too coarse for this system: {what} amounts to {rounding:.2g} times the "
-        f"noise (signal {limits.signal:.1e} times the noise, n = {limits.size}). {remedy}.",
+        f"{limits.dtype} is too coarse for this system: {what} "
+        f"(signal {limits.signal:.1e} times the noise, n = {limits.size}). {remedy}.",
         PrecisionWarning,
         stacklevel=3,
     )

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation
@@ -37,6 +38,7 @@ _LEAST_SETTLED = 3  # steps without clear progress before training may end
 _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
+_NOT_THE_POINTS_FAULT = (OutOfMemoryError, RankError, DisagreementError)
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
 
 
@@ -94,19 +96,21 @@ class _Newton:
                 return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
             if self.session.due(self.done):
                 self.session.save(self.done, self._state())
-        self._check_last()
-        return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken; {self._words()}")
+        back = ", the last back again" if self._last_is_worse() else ""
+        return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken{back}; {self._words()}")
 
-    def _check_last(self) -> None:
-        """No gradient has been seen where the last step led: back from there if it is clearly the worse."""
+    def _last_is_worse(self) -> bool:
+        """Nothing has been computed where the last step led: back from there if it is clearly the worse."""
         try:
-            worse = self._rise(self.problem.evaluate()) > 0.0
-        except OutOfMemoryError:
+            found = self.problem.evaluate()
+            worse = not math.isnan(found.stats.value_error) and self._rose(found)
+        except _NOT_THE_POINTS_FAULT:
             raise
         except RTGPError:
             worse = True
         if worse:
             self.problem.move_to(self.accepted)
+        return worse
 
     def _evaluate(self) -> Evaluation:
         """At the current point, or where that fails between it and the last that was good."""
@@ -115,7 +119,7 @@ class _Newton:
         while True:
             try:
                 return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
-            except OutOfMemoryError:  # not the point's fault
+            except _NOT_THE_POINTS_FAULT:
                 raise
             except RTGPError:
                 if self.done == 0 or self.reach < _LEAST_REACH:
@@ -130,17 +134,21 @@ class _Newton:
             # A coordinate whose whole promise is below the tolerance is not worth moving: an input that does not matter
             # would send its lengthscale to infinity.
             self.metric = found.information + self.tolerance * torch.eye(len(found.gradient), dtype=torch.float64)
-        if self.settled == 0 and self._rise(found) > 0.0:
+        if self.settled == 0 and self._rose(found):
             self._go_back()
         else:
             self._go_on(found)
         return self.session.record(row, self.steps)
 
-    def _rise(self, found: Evaluation) -> float:
-        """Of the objective since the last accepted point, beyond its noise and the tolerance."""
+    def _rose(self, found: Evaluation) -> bool:
+        """Whether the objective did since the last accepted point, by more than its noise and the tolerance."""
         loss, error = self.loss
-        scatter = math.hypot(error, found.stats.value_error / self.problem.n)
-        return found.objective - loss - _SIGMAS * scatter - self.tolerance
+        return found.objective - loss > _SIGMAS * math.hypot(error, self._error(found)) + self.tolerance
+
+    def _error(self, found: Evaluation) -> float:
+        """Of the objective per point; 0 where it is not known: steps are taken back too often then, not too rarely."""
+        error = found.stats.value_error / self.problem.n
+        return 0.0 if math.isnan(error) else error
 
     def _go_back(self) -> None:
         """Half of the way to the last accepted point, and smaller steps for a while."""
@@ -149,7 +157,7 @@ class _Newton:
         self.problem.move_to(self.accepted + self.velocity)
 
     def _go_on(self, found: Evaluation) -> None:
-        self.accepted, self.loss = self.problem.point, (found.objective, found.stats.value_error / self.problem.n)
+        self.accepted, self.loss = self.problem.point, (found.objective, self._error(found))
         direction = box_newton_step(self.metric, found.gradient, self.reach)
         self.gains.append(-0.5 * float(found.gradient @ direction))
         if found.contrast is not None:

@@ -36,7 +36,7 @@ class Evaluation:
     gradient_norm: float
     stats: EstimateStats
     gradient: Tensor  # (p,): of the objective in the coordinates of training, float64 on the CPU
-    contrast: Tensor | None  # (p,): of mean zero and the gradient's covariance
+    contrast: Tensor | None  # (p,): of mean zero and the gradient's covariance (`LossEstimate`)
     information: Tensor | None  # (p, p): the average-information matrix and the priors' curvature, per point
 
 
