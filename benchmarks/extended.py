@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rtgp.modelling.model import RegressionModel, new_model
+from rtgp.modelling.model import RegressionModel
+from rtgp.reproduce.models import twin_in_float64
 
 _BLOCK = 64
 _ROWS = 256  # at once: the rest of a row fits into the cache
@@ -12,14 +13,11 @@ _ROWS = 256  # at once: the rest of a row fits into the cache
 
 def exact_objective(model: RegressionModel, state) -> float:
     """The negative log marginal likelihood per point of a model with an RBF kernel and one noise."""
-    x, y = model.train_inputs[0].double(), model.train_targets.double()
-    twin = new_model(x, y, model.covar_module, None)
-    twin.load_state_dict(state)
-    twin = twin.double()
-    kernel = twin.covar_module
+    twin = twin_in_float64(model, state)
+    x, y, kernel = twin.train_inputs[0], twin.train_targets, twin.covar_module
     lengthscale = kernel.base_kernel.lengthscale.detach().numpy().ravel().astype(np.longdouble)
     outputscale, noise, mean = (
-        np.longdouble(float(value)) for value in (kernel.outputscale, twin.likelihood.noise, twin.mean_module.constant)
+        np.longdouble(value.item()) for value in (kernel.outputscale, twin.likelihood.noise, twin.mean_module.constant)
     )
     scaled = x.numpy().astype(np.longdouble) / lengthscale
     covariance = np.zeros((len(scaled), len(scaled)), np.longdouble)

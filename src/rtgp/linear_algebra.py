@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError
-from rtgp.estimators import draw_probes, log_det, trace_vectors
+from rtgp.estimators import draw_probes, log_det, log_det_series, trace_vectors
 from rtgp.solvers import CGResult, IdentityPreconditioner, Output, PivotedCholesky, Preconditioner, conjugate_gradients
 from rtgp.solvers.cg import WORKING_PRECISION
 from rtgp.solvers.preconditioner import ScaledPreconditioner, low_rank_of_matrix
@@ -94,7 +94,11 @@ def logdet(
     drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
     rule = ResidualDriven() if truncation is None else truncation
     result = _run(matrix, drawn.z, rule, conditioner, generator, tolerance)
-    value = log_det(result, slice(0, probes), 0, conditioner.logdet()).mean().to(matrix.device, matrix.dtype)
+    value = (
+        log_det(log_det_series(result, slice(0, probes)), result.weights[:, 0], conditioner.logdet())
+        .mean()
+        .to(matrix.device, matrix.dtype)
+    )
     u, v = trace_vectors(drawn, result.solutions)
     slope = (u * matrix.product(v)).sum()  # E[sum u^T dA v] = tr(A^-1 dA)
     return value + (slope - slope.detach())

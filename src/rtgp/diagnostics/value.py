@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from rtgp.diagnostics.system import SubjectSystem
-from rtgp.estimators import draw_probes
+from rtgp.estimators import draw_probes, log_det_series, quadratic_series
 from rtgp.methods import CG, RRCG
 from rtgp.solvers import CGStatus, IdentityPreconditioner, LowRankPlusIdentity, Output, conjugate_gradients
-from rtgp.solvers.lanczos import log_quadrature_series
 from rtgp.truncation import fixed
 
 _TOLERANCE = 1e-3  # error ratio at which a column ends: the values' own errors go with its square
@@ -62,8 +61,8 @@ def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Cour
     worst = (run.squares / scale).max(1).values.sqrt()  # (J + 1,)
     below = (worst <= _PERCENT).nonzero()
     return Course(
-        log_det=run.squares[0, 1:] * log_quadrature_series(run.gamma[:, 1:], run.beta[:, 1:]),
-        quadratic=run.gamma[:, 0] * run.squares[:-1, 0],
+        log_det=log_det_series(run, slice(1, None)),
+        quadratic=quadratic_series(run, 0),
         ended=run.status is CGStatus.CONVERGED,
         iterations_to_percent=int(below[0, 0]) if len(below) else None,
     )

@@ -12,9 +12,9 @@ from rtgp.solvers import CGResult
 from rtgp.solvers.lanczos import log_quadrature_series
 
 
-def log_det(result: CGResult, columns: slice, draw: int, preconditioner_logdet: Tensor) -> Tensor:
-    """log|A| from probes of covariance P (one estimate for each, (p,)), with the weights of a draw."""
-    return (result.weights[:, draw, None] * log_det_series(result, columns)).sum(0) + preconditioner_logdet
+def log_det(series: Tensor, weights: Tensor, preconditioner_logdet: Tensor) -> Tensor:
+    """log|A| from its `log_det_series` (one estimate for each probe, (p,)), with the weights (J,) of a draw."""
+    return (weights[:, None] * series).sum(0) + preconditioner_logdet
 
 
 def inverse_quadratic(result: CGResult, column: int, draw: int) -> Tensor:

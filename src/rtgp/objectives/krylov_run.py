@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -74,8 +75,12 @@ class KrylovRun:
 
     def log_det(self) -> Tensor:
         """log|A|, one estimate for each probe."""
-        draw = self.truncation.probes
-        return log_det(self.result, self.value_columns, draw, self.preconditioner.logdet())
+        weights = self.result.weights[:, self.truncation.probes]
+        return log_det(self._log_det_series, weights, self.preconditioner.logdet())
+
+    @cached_property
+    def _log_det_series(self) -> Tensor:
+        return log_det_series(self.result, self.value_columns)
 
     def quadratic(self) -> Tensor:
         """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
@@ -98,7 +103,7 @@ class KrylovRun:
         inverse_survival = weights.amax(1)  # of a y-solve: that of a longer run is smaller
         last = weights[:, self.truncation.probes]
         quadratic = roulette_variance(quadratic_series(self.result, 0), inverse_survival, last)
-        log_det = roulette_variance(log_det_series(self.result, self.value_columns).mean(1), last, last)
+        log_det = roulette_variance(self._log_det_series.mean(1), last, last)
         return max(0.0, 0.5 * float(quadratic) + float(log_det))
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:

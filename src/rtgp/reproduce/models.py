@@ -48,13 +48,19 @@ def load(setting: Setting, name: str, split: int, n: int | None = None, dtype: t
 
 def exact_objective(model: RegressionModel, state: State | None = None) -> float:
     """The exact negative log marginal likelihood per point, by Cholesky in float64."""
+    twin = twin_in_float64(model, state)
+    with torch.no_grad():
+        mll = MarginalLogLikelihood(twin.likelihood, twin, Cholesky())
+        return -float(mll(twin(*twin.train_inputs), twin.train_targets))
+
+
+def twin_in_float64(model: RegressionModel, state: State | None = None) -> RegressionModel:
+    """A model of its own on the same data, at the same parameters or those of `state`."""
     x, y = model.train_inputs[0].double(), model.train_targets.double()
     twin = new_model(x, y, model.covar_module, None)
     twin.load_state_dict(model.state_dict() if state is None else state)
-    twin = twin.double().train()
-    with torch.no_grad():
-        mll = MarginalLogLikelihood(twin.likelihood, twin, Cholesky())
-        return -float(mll(twin(x), y))
+    twin.double().train()
+    return twin
 
 
 def fitted_exactly(x: Tensor, y: Tensor, kernel: Any = "rbf") -> RegressionModel:

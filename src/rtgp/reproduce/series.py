@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import SettingError
+from rtgp.estimators import log_det_series, quadratic_series
 from rtgp.estimators.probes import random_signs
 from rtgp.methods import Method
 from rtgp.modelling.model import RegressionModel
 from rtgp.objectives import KrylovObjective
 from rtgp.solvers import IdentityPreconditioner, Output, conjugate_gradients
-from rtgp.solvers.lanczos import log_quadrature_series
 from rtgp.truncation import fixed
 
 BLOCK = 1000  # probes in one run
@@ -55,8 +55,7 @@ def increments(matrix: Tensor, y: Tensor, probes: Tensor) -> Increments:
     result = conjugate_gradients(
         lambda v: matrix @ v, rhs, fixed(None), outputs, IdentityPreconditioner(), tolerance=END, max_iterations=10**5
     )
-    series = log_quadrature_series(result.gamma[:, 1:], result.beta[:, 1:])
-    return Increments(result.squares[0, 1:] * series, result.gamma[:, 0] * result.squares[:-1, 0])
+    return Increments(log_det_series(result, slice(1, None)), quadratic_series(result, 0))
 
 
 def many_increments(matrix: Tensor, y: Tensor, count: int, generator: torch.Generator) -> Increments:

@@ -170,12 +170,12 @@ def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: flo
         )
     rounding = factor * limits.rounding
     wide = limits.dtype == torch.float64
-    if rounding <= ROUNDING_LIMIT and not (wide and limits.condition > CONDITION_LIMIT):
-        return False
     if rounding > ROUNDING_LIMIT:
         _warn(limits, f"rounding the kernel matrix amounts to {rounding:.2g} times the noise", widened)
-    else:
+    elif wide and limits.condition > CONDITION_LIMIT:
         _warn(limits, f"its condition number may be {limits.condition:.1e}", widened)
+    else:
+        return False
     return True
 
 
