@@ -58,9 +58,10 @@ class Table1(Spec):
         "1,024 points. sgGP: 15 neighbours, 300 epochs.",
         "Predictive variances exact (to a verified tolerance), NLL with observation noise; beside it the NLL with the "
         "paper's rank-100 Lanczos variances.",
-        "3DRoad is not to be had from the benchmark's source, so that its row is missing; the spec runs on the user's "
-        "file (--only set=3droad), and on precipitation as a large set (--only set=precipitation). Both start from "
-        "sgGP.",
+        "3DRoad is not to be had from the benchmark's source, so that its column is missing; the spec runs on a file "
+        "of the user's (--only set=3droad). In its place stands precipitation (--only set=precipitation; 64,812 points "
+        "to train on), as far as it has been run; it has no published figures, and with fewer than three splits 3% of "
+        "an RMSE or 0.03 of an NLL stand for the standard error. On both sets CG and RR-CG start from sgGP.",
     )
     departures = (
         "Preconditioner of rank 15; zero mean; X scaled to [-1, 1] and y standardised on the whole set, test included; "
@@ -89,15 +90,15 @@ class Table1(Spec):
         ]
 
     def further_cells(self, size: Size = "full") -> list[Cell]:
-        """The large sets: precipitation, and 3DRoad where its file is there. No Cholesky."""
+        """The large sets: precipitation, and 3DRoad where its file is there (no Cholesky: 278,000 points)."""
         if size != "full":
             return []
-        methods = [m for m in METHODS if not m.startswith("cholesky")]
         return [
             {"set": name, "method": method, "split": split, "n": 0, "schedule": schedule(name, method, size)}
             for name in LARGE
             for split in SPLITS
-            for method in methods
+            for method in (*CORE, *EXTRA)
+            if (name, method) != ("3droad", "cholesky")
         ]
 
     def run(self, cell: Cell, setting: Setting) -> list[Row]:
@@ -113,9 +114,10 @@ class Table1(Spec):
             shown = ", ".join(f"{SETS[name]} {gap:+.4f} (± {error:.4f})" for name, (gap, error) in apart.items())
             checks.append(Check(f"{label} of RRCG() within a standard error of Cholesky's", not outside, shown))
         if not int(rows[0]["n"]):  # the whole sets: comparable with the published figures
-            met = [name for name in names if _as_good_as_published(rows, name)]
-            words = f"on {len(met)} of {len(names)} sets ({', '.join(SETS[name] for name in met)})"
-            enough = len(met) >= min(5, len(names))
+            printed = [name for name in names if best_rmse(name) is not None]
+            met = [name for name in printed if _as_good_as_published(rows, name)]
+            words = f"on {len(met)} of {len(printed)} sets ({', '.join(SETS[name] for name in met)})"
+            enough = len(met) >= min(5, len(printed))
             checks.append(Check("RMSE of RRCG() as good as the best published one but RFF's", enough, words))
             checks += _beside_cg(rows)
             return concluded(checks, *_course_of_the_paper(rows))

@@ -23,7 +23,7 @@ class TableS2(Spec):
     claim = "RR-CG trains in about the time of CG; both are faster than Cholesky on the small sets."
     settings = (
         "The schedules of Table S1 on its first split (CG and RR-CG with the paper's number of steps), one after the "
-        "other with nothing else to do, on cards of one kind though not on one day (the rows have dates). "
+        "other on one card with nothing else to do, in one run. "
         "Cholesky with L-BFGS (from hyperparameters fitted on 1,000 points, like RRCG(), until a step lowers the "
         "objective by less than 1e-6 of itself), RRCG() and POE are run whole, the first two after two steps that do "
         "not count (on a new machine they compile kernels for 20 s); of the others the first steps are, and the mean "
