@@ -104,8 +104,9 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         iterations: after which those solves end all the same; None: as many as it takes.
         """
         batch = self._read(function_dist, target, *params, **kwargs)
-        trained = [] if information is None else self._trained()
-        extras = Extras(contrast, trained, 1.0 if information is None else information, iterations)
+        extras = Extras(
+            contrast, self._trained() if contrast or information is not None else (), information, iterations
+        )
         n, device = batch.form.size, str(batch.form.device)
         what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:

@@ -27,6 +27,7 @@ _FOURIER = [
 _KRYLOV = ["tests/objectives/test_state.py", "tests/test_mll.py", "tests/objectives/test_contrast.py"]
 _OBJECTIVES = {
     "cholesky": ["tests/test_mll.py"],
+    "control_coefficients": ["tests/objectives/test_control_coefficients.py"],
     "control_variate": ["tests/objectives/test_control_variate.py"],
     "fourier": _FOURIER,
     "fourier_algebra": _FOURIER,

@@ -51,16 +51,52 @@ def automatic(rank: int | None = None) -> Upkeep:
     return Upkeep(rtgp.PivotedCholesky(rank), None, COLUMNS)
 
 
-def call(upkeep: Upkeep, of: WhitenedSystem, iterations: int, seed: int = 0, keep: bool = False) -> tuple[bool, int]:
+def call(
+    upkeep: Upkeep, of: WhitenedSystem, iterations: int, seed: int = 0, keep: bool = False, noise: float = 0.0
+) -> tuple[bool, int]:
     """Whether the preconditioner was made anew for a run of so many iterations, and its rank."""
     preconditioner, rebuilt = upkeep.preconditioner(of, torch.Generator().manual_seed(seed), keep)
-    upkeep.used(iterations)
+    upkeep.used(iterations, noise)
     return rebuilt, preconditioner.rank
 
 
 def price(rank: int) -> float:
     """Of a preconditioner, in iterations."""
     return build_cost(N, rank) / iteration_cost(N, rank, COLUMNS)
+
+
+class TestNoise:
+    """Of gradients, that grows as the hyperparameters leave a preconditioner behind."""
+
+    NEAR = (0.41, 1.05, 0.05)  # longer runs alone would not pay for another one
+
+    def noises(self, upkeep: Upkeep, smooth: WhitenedSystem, *noises: float) -> list[bool]:
+        """Whether it was made anew for each call: on the smooth system, and from the second on near it."""
+        points = [smooth] + [system(self.NEAR)] * (len(noises) - 1)
+        return [call(upkeep, of, 25, noise=noise)[0] for of, noise in zip(points, noises, strict=True)]
+
+    def test_that_stays_as_it_is_changes_nothing(self, smooth):
+        assert self.noises(automatic(), smooth, *[1e-4] * 20) == [True] + [False] * 19
+
+    def test_that_is_not_known_changes_nothing(self, smooth):
+        assert self.noises(automatic(), smooth, *[0.0] * 5) == [True] + [False] * 4
+        assert self.noises(automatic(), smooth, 0.0, 1.0, 1.0) == [True, False, False]
+
+    def test_that_grows_is_worth_a_new_one(self, smooth):
+        upkeep = automatic()
+        assert self.noises(upkeep, smooth, 1e-4, 1e6, 1.0) == [True, False, True]
+        # It knows by now: the next one is not used twice either, once the kernel has moved as far again.
+        assert call(upkeep, smooth, 25, noise=1e-4)[0]
+        assert not call(upkeep, smooth, 25, noise=1e-4)[0]  # where it was made for
+
+    def test_is_remembered_in_its_state(self, smooth):
+        first, second = automatic(), automatic()
+        self.noises(first, smooth, 1e-4, 1e6)
+        second.load_state_dict(first.state_dict(), torch.float64)
+        assert second.state_dict()["growth"].tolist() == first.state_dict()["growth"].tolist() != [0.0, 0.0]
+        assert call(second, system(self.NEAR), 25)[0]
+        second.reset()
+        assert second.state_dict()["growth"].tolist() == [0.0, 0.0]
 
 
 class TestFixedRefresh:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -197,21 +198,20 @@ class TestEnd:
 
 
 class TestTrailing:
-    """A metric three times too large, and gradients whose noise costs 50 times the tolerance: steps are divided by
-    their number soon, and trail behind. No single gradient tells, the mean of many does."""
+    """Gradients whose noise costs 50 times the tolerance, and a metric that is too large, or too small."""
 
-    def test_the_optimum_all_the_same(self, synthetic, wanted, monkeypatch):
-        """In the mean over six runs; measured: 5 tolerances, and 54 where training looks at single gradients."""
-        evaluate, tolerance, too_large, noisy = Problem.evaluate, 5e-4, 3.0, 50.0
-        left = []
-        for seed in range(6):
+    def runs(self, synthetic, wanted, monkeypatch, times: float, seeds: int):
+        """With so many times the metric: objectives above the optimum, over the tolerance, and how runs ended."""
+        evaluate, tolerance, noisy = Problem.evaluate, 5e-4, 50.0
+        found_runs = []
+        for seed in range(seeds):
             generator, roots = torch.Generator().manual_seed(seed), []
 
             def spoilt(self, contrast=False, information=None, generator=generator, roots=roots):
                 found = evaluate(self, contrast, information)
                 metric, p = found.information, len(found.gradient)
                 if metric is not None:
-                    metric = too_large * metric
+                    metric = times * metric
                     roots.append(torch.linalg.cholesky(metric))
                 # A Newton step by this noise alone promises `noisy` tolerances in the mean.
                 draws = roots[-1] @ torch.randn(p, 2, generator=generator, dtype=torch.float64)
@@ -222,9 +222,57 @@ class TestTrailing:
             model, *rest = at(synthetic, 2.0, 0.7, 0.3)
             settings = {"steps": 400, "tolerance": tolerance, "subset_start": False}
             result = fit(model, *rest, method="cholesky", optimizer="average-information", **settings)
-            assert result.status is FitStatus.CONVERGED
-            left.append(-float(exact(model.train(), synthetic[1])[0]) - wanted)
-        assert sum(left) / len(left) < 12 * tolerance
+            left = (-float(exact(model.train(), synthetic[1])[0]) - wanted) / tolerance
+            found_runs.append((left, result.status))
+        return zip(*found_runs, strict=True)
+
+    def test_a_metric_three_times_too_large(self, synthetic, wanted, monkeypatch):
+        """Steps are divided by their number soon, and trail behind. No single gradient tells, the mean of many does.
+        Measured over six runs: 5 tolerances, and 54 where training looks at single gradients."""
+        left, ended = self.runs(synthetic, wanted, monkeypatch, 3.0, 6)
+        assert set(ended) == {FitStatus.CONVERGED}
+        assert sum(left) / len(left) < 12
+
+    def test_a_quarter_of_the_metric(self, synthetic, wanted, monkeypatch):
+        """Steps by it go three times as far beyond the optimum as they began before it, those by mean gradients too,
+        unless the curvature is felt. Measured: 0.3 tolerances."""
+        left, ended = self.runs(synthetic, wanted, monkeypatch, 0.25, 5)
+        assert set(ended) == {FitStatus.CONVERGED}
+        assert sum(left) / len(left) < 2
+
+
+class TestStiffness:
+    """An information matrix that is a part of the Hessian, as it may be where the data have little noise."""
+
+    def run(self, synthetic, monkeypatch, part: float, stiffest: float):
+        evaluate = Problem.evaluate
+
+        def soft(self, contrast=False, information=None):
+            found = evaluate(self, contrast, information)
+            return found if found.information is None else replace(found, information=part * found.information)
+
+        monkeypatch.setattr(Problem, "evaluate", soft)
+        monkeypatch.setattr(newton, "_STIFFEST", stiffest)
+        model, *rest = at(synthetic, 2.0, 0.7, 0.3)
+        settings = {"steps": 60, "subset_start": False}
+        result = fit(model, *rest, method="cholesky", optimizer="average-information", **settings)
+        return result, -float(exact(model.train(), synthetic[1])[0])
+
+    def test_full_steps_would_go_to_and_fro(self, synthetic, wanted, monkeypatch):
+        felt, loss = self.run(synthetic, monkeypatch, 0.25, newton._STIFFEST)
+        assert felt.status is FitStatus.CONVERGED
+        assert loss - wanted < 5e-4
+        not_felt, _ = self.run(synthetic, monkeypatch, 0.25, 1.0)
+        assert not_felt.steps > 1.5 * felt.steps
+
+    def test_it_costs_nothing_where_the_matrix_serves(self, synthetic, monkeypatch):
+        (felt, first), (not_felt, second) = (self.run(synthetic, monkeypatch, 1.0, k) for k in (newton._STIFFEST, 1.0))
+        assert felt.steps <= not_felt.steps + 2
+        assert first == pytest.approx(second, abs=2e-4)
+
+    def test_a_metric_is_never_negative(self):
+        information = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64)  # eigenvalues 3 and -1
+        torch.testing.assert_close(newton._positive(information), torch.full((2, 2), 1.5, dtype=torch.float64))
 
 
 class TestWayBack:
@@ -251,6 +299,51 @@ class TestWayBack:
         torch.testing.assert_close(points[3] - points[0], 0.25 * first)
         assert float((points[4] - points[3]).abs().max()) <= 0.25 + 0.3 * 0.25 + 1e-9  # the reach, and momentum
         assert result.steps == 5
+
+    @pytest.mark.parametrize("noise, back", [(0.0, True), (1e6, False)])
+    def test_slopes_tell_where_values_are_lost_in_noise(self, synthetic, monkeypatch, noise, back):
+        """At the second point the slope has turned round, three times as steep, and the value is not known."""
+        gradients = []
+
+        def turns(call, evaluate):
+            found = evaluate()
+            stats = replace(found.stats, value_error=1e9)
+            gradient = -3.0 * gradients[0] if call == 1 else found.gradient
+            gradients.append(gradient)
+            return replace(found, stats=stats, gradient=gradient, contrast=noise * found.gradient)
+
+        points = self.spoil(monkeypatch, turns)
+        fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=3)
+        first, second = points[1] - points[0], points[2] - points[0]
+        assert torch.allclose(second, 0.5 * first) == back
+
+    def test_small_steps_are_not_judged_by_one_lucky_value(self, synthetic, wanted, monkeypatch):
+        """The eighth value is lower than any other can be, and nobody knows its error: what came before and after it
+        decides."""
+
+        def lucky(call, evaluate):
+            found = evaluate()
+            stats = replace(found.stats, value_error=math.nan)
+            return replace(found, stats=stats, objective=found.objective - (1.0 if call == 7 else 0.0))
+
+        points = self.spoil(monkeypatch, lucky)
+        model, *rest = at(synthetic, *DEFAULT)
+        result = fit(model, *rest, method=rtgp.RRCG(probes=2), steps=60, subset_start=False)
+        assert result.status is FitStatus.CONVERGED
+        assert len(points) > 12
+        assert -float(exact(model.train(), synthetic[1])[0]) - wanted < 2e-3
+
+    def test_short_steps_promise_no_less(self, synthetic, monkeypatch):
+        """After a step was taken back many times, what is left to gain is still known."""
+
+        def rises(call, evaluate):
+            found = evaluate()
+            return replace(found, objective=found.objective + 100.0) if 0 < call < 12 else found
+
+        self.spoil(monkeypatch, rises)
+        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=14, subset_start=False)
+        assert result.status is FitStatus.STEPS
+        assert float(result.message.split("promises ")[1].split()[0]) > 1e-3
 
     def test_a_failure_shortens_the_step(self, synthetic, monkeypatch):
         def fails(call, evaluate):

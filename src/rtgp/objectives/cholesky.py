@@ -66,7 +66,7 @@ class CholeskyObjective:
         value = 0.5 * (log_det + quadratic + system.size * math.log(2.0 * math.pi))
 
         information = None
-        if extras is not None and extras.parameters and batch.requires_grad:
+        if extras is not None and extras.information is not None and batch.requires_grad:
             information = average_information(
                 batch, system, system.whiten(alpha), lambda v: torch.cholesky_solve(v, factor), extras.parameters
             )

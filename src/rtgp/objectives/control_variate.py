@@ -9,6 +9,8 @@ has the same mean for every c and every fixed M, and a smaller variance for some
 z^T P^-1 dA P^-1 z, and M is dA as far as the pivots see it. B stays what it was when the preconditioner was made; M is
 then no longer the derivative of anything, but as fixed as before.
 
+The kernel's part of it and the noise's may have different c (`control_coefficients`).
+
 It takes the kernel between all points and the pivots, a small part of K.
 """
 
@@ -26,17 +28,25 @@ from rtgp.objectives.protocol import Batch
 from rtgp.operators.protocol import attach_gradients, tiles
 from rtgp.solvers import LowRankPlusIdentity, WhitenedSystem
 
-# The best c was .46 to .67 on pol, kin40k, elevators and protein (2000 points each); the variance is flat around it.
+# Where P is good the best c was .46 to .67 on pol, kin40k, elevators and protein (2000 points each), and the variance
+# is flat around it.
 COEFFICIENT = 0.5
-_LARGEST_TRACE = 1e10  # of S K S: see `serves`
+_LARGEST_TRACE = 1e10  # of S K S: see `first_guess`
 _ENTRIES, _ENTRIES_ON_CARD = 2**22, 2**24  # of K at once: few, large pieces where every launch costs
 
 
 class NystroemControl:
     """M for one preconditioner. pivots (m,); b (m, k) float64 with B = b Q^T, Q the preconditioner's basis."""
 
-    def __init__(self, preconditioner: LowRankPlusIdentity, pivots: Tensor, b: Tensor, dtype: torch.dtype) -> None:
-        self.preconditioner, self.pivots, self.b = preconditioner, pivots, b.contiguous()
+    def __init__(
+        self,
+        preconditioner: LowRankPlusIdentity,
+        pivots: Tensor,
+        b: Tensor,
+        dtype: torch.dtype,
+        guess: float = COEFFICIENT,  # of c, before anything is known
+    ) -> None:
+        self.preconditioner, self.pivots, self.b, self.guess = preconditioner, pivots, b.contiguous(), guess
         half = preconditioner.core_inverse @ self.b.T  # C^-1 b^T, (k, m)
         self._core = half.T @ half  # B P^-1 B^T, (m, m)
         # P^-1 B^T, (n, m), or this rank's rows: the one large part, in the working precision
@@ -44,16 +54,22 @@ class NystroemControl:
         self._diagonal = preconditioner.inverse_diagonal()  # of P^-1, (n,)
 
     @staticmethod
-    def serves(system: WhitenedSystem) -> bool:
-        """Whether rounding leaves M what it is. B has digits as the trace of S K S allows, and M is a difference of
-        terms of its size: on bike (n = 2000, float64) the variance was a third of that without M up to a trace of 7e9,
-        three times as large at 4e10, and grew with its square from there on. A synthetic kernel of one scale was
-        served up to 5e12: the bound is the one that real data asked for."""
-        return float(system.kernel_diagonal().sum()) <= _LARGEST_TRACE
+    def first_guess(system: WhitenedSystem) -> float:
+        """Of c: 0 where rounding may have made M something else. B has digits as the trace of S K S allows, and M is a
+        difference of terms of its size: on bike (n = 2000, float64) the variance with one half of it was a third of
+        that without up to a trace of 7e9, three times as large at 4e10, and grew with its square from there on. A
+        synthetic kernel of one scale was served up to 5e12, and a rough one is: the bound is the one that real data
+        asked for."""
+        return COEFFICIENT if float(system.kernel_diagonal().sum()) <= _LARGEST_TRACE else 0.0
 
     @classmethod
     def of(
-        cls, preconditioner: LowRankPlusIdentity, factor: Tensor, pivots: Tensor, dtype: torch.dtype
+        cls,
+        preconditioner: LowRankPlusIdentity,
+        factor: Tensor,
+        pivots: Tensor,
+        dtype: torch.dtype,
+        guess: float = COEFFICIENT,
     ) -> NystroemControl:
         """From L (n, k) and the m >= k pivots it was made from: with K_nI = L L_I^T, B = L_I (L_I^T L_I)^-1 L^T."""
         group = preconditioner.group
@@ -62,19 +78,22 @@ class NystroemControl:
         gram = at_pivots.T @ at_pivots
         gram.diagonal().mul_(1.0 + 1e-12)
         t = torch.cholesky_solve(at_pivots.T, torch.linalg.cholesky(gram)).T
-        return cls(preconditioner, pivots, t @ group.sum(factor.T @ preconditioner.basis), dtype)
+        return cls(preconditioner, pivots, t @ group.sum(factor.T @ preconditioner.basis), dtype, guess)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"control_pivots": self.pivots, "control_b": self.b}
+        guess = torch.tensor(self.guess, dtype=torch.float64)
+        return {"control_pivots": self.pivots, "control_b": self.b, "control_guess": guess}
 
     @classmethod
     def from_state_dict(
         cls, preconditioner: LowRankPlusIdentity, state: Mapping[str, Any], dtype: torch.dtype
     ) -> NystroemControl:
-        return cls(preconditioner, state["control_pivots"], state["control_b"], dtype)
+        guess = float(state.get("control_guess", COEFFICIENT))
+        return cls(preconditioner, state["control_pivots"], state["control_b"], dtype, guess)
 
-    def loss(self, system: WhitenedSystem, duals: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-        """A scalar whose gradient is -c sum_p w_p (z_p^T P^-1 M P^-1 z_p - tr(P^-1 M)), and likewise for the noise.
+    def losses(self, system: WhitenedSystem, duals: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        """(2,): the gradient of the first is sum_p w_p (z_p^T P^-1 M P^-1 z_p - tr(P^-1 M)), that of the second the
+        same for the noise.
 
         duals (n, p): P^-1 z; weights w (p,).
         """
@@ -90,10 +109,11 @@ class NystroemControl:
         cross[place] -= (0.5 * ((seen * weights) @ seen.T - total * self._core)).to(cross.dtype)[here]
         scale = system.noise.rsqrt().to(cross.dtype)
         cross *= scale[own, None]
-        cross *= (-2.0 * COEFFICIENT) * scale[self.pivots]
-        noise = (duals.double().square() @ weights - total * self._diagonal) / system.noise * -COEFFICIENT
+        cross *= 2.0 * scale[self.pivots]
+        noise = (duals.double().square() @ weights - total * self._diagonal) / system.noise
         kernel = contract_columns(batch.form, self.pivots, cross, group)
-        return kernel + (batch.noise.expand(batch.form.size) * noise.to(batch.noise.dtype)).sum().to(kernel.dtype)
+        variances = batch.noise.expand(batch.form.size)
+        return torch.stack([kernel, (variances * noise.to(variances.dtype)).sum().to(kernel.dtype)])
 
 
 def contract_columns(form: KernelForm, index: Tensor, weight: Tensor, group: Group) -> Tensor:

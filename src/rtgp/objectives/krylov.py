@@ -6,7 +6,8 @@ The two methods, and the run to working precision, differ in their `Truncation` 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from rtgp.estimators import ProbeKind, draw_probes
 from rtgp.kernels import KernelForm
 from rtgp.kernels.likeness import common_rounding
+from rtgp.objectives.control_coefficients import Coefficients, by_cost
 from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
@@ -70,12 +72,16 @@ class KrylovObjective:
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
         self._recordings = Recordings()
+        self._coefficients = Coefficients()  # of the control variate
+        self._by_cost: Tensor | None = None  # the metric in which they are learnt: of the last information matrix
 
     def reset(self) -> None:
         self._warned, self._warned_of_float64, self._measured = False, False, 0.0
         self._system = None
         self._recordings.clear()
         self._upkeep.reset()
+        self._coefficients.reset()
+        self._by_cost = None
         self._last_solve = None
 
     def state_dict(self) -> State:
@@ -88,6 +94,9 @@ class KrylovObjective:
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
             state.update(self._upkeep.state_dict())
+            state.update(self._coefficients.state_dict())
+            if self._by_cost is not None:
+                state["by_cost"] = self._by_cost
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -99,34 +108,39 @@ class KrylovObjective:
             self._last_solve = last_solve
             self._kind = (last_solve.shape[0], last_solve.dtype, last_solve.device)
             self._upkeep.load_state_dict(state, last_solve.dtype, group_for(self.settings.operator))
+            self._coefficients.load_state_dict(state)
+            metric = state.get("by_cost")
+            self._by_cost = metric.cpu() if isinstance(metric, Tensor) else None
 
     def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
         extras = Extras() if extras is None else extras
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        system, preconditioner, rebuilt = self._prepared(batch, pivots)
+        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots)
         earlier = self._last_solve
         run = self._run(system, preconditioner, batch, generator)
         first, second, plain = run.y_solves()
         self._last_solve = system.whiten(plain[:, None])
-        self._upkeep.used(run.result.iterations)
 
         # What waits for the device comes first, then what is queued on it, then what the host does meanwhile.
         quadratic, log_det_noise, limits = run.quadratic(), system.log_det_noise().cpu(), system.limits()
-        surrogate, contrast, information = None, None, None
+        surrogate, contrast, information, noise = None, None, None, 0.0
         if batch.requires_grad:
             vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
             surrogate = _bilinear_loss(system, *vectors, 0.5 * (first + second), batch)
-            control, duals = self._upkeep.control, run.probes.dual
+            control = self._upkeep.control
             if control is not None:
-                surrogate = surrogate + control.loss(system, duals, run.trace_weights(), batch)
-            if extras.contrast and not self.frozen and self.settings.probes > 1:
-                contrast = _bilinear_loss(system, *run.contrast_vectors(), 0.5 * (first - second), batch)
-                if control is not None:
-                    weights = run.contrast_weights()
-                    contrast = contrast + control.loss(system, duals[:, : len(weights)], weights, batch)
-            if extras.parameters:
+                c = self._coefficients.values(control.guess)
+                if bool(c.any()):
+                    parts = control.losses(system, run.probes.dual, run.trace_weights(), batch)
+                    surrogate = surrogate - c.to(parts) @ parts
+            if extras.information is not None:
                 information = self._information(system, preconditioner, batch, earlier, extras)
+                if bool(torch.isfinite(information).all()):
+                    self._by_cost = by_cost(information)
+            if extras.contrast and not self.frozen and self.settings.probes > 1:
+                contrast, noise = self._contrast(system, run, 0.5 * (first - second), batch, extras.parameters)
+        self._upkeep.used(run.result.iterations, noise)
         logdets = run.log_det() + log_det_noise
         logdet = logdets.mean()
         value = (0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))).to(system.device)
@@ -150,6 +164,27 @@ class KrylovObjective:
         )
         return LossEstimate(value if surrogate is None else surrogate, value, stats, contrast, information)
 
+    def _contrast(
+        self, system: WhitenedSystem, run: KrylovRun, solve: Tensor, batch: Batch, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, float]:
+        """A scalar whose gradient has mean zero and the covariance of the estimate's, and what that costs as noise (0
+        where there is no metric to tell). The control variate's coefficients learn from it, for the calls to come."""
+        plain = contrast = _bilinear_loss(system, *run.contrast_vectors(), solve, batch)
+        control, weights = self._upkeep.control, run.contrast_weights()
+        if control is not None:
+            parts = control.losses(system, run.probes.dual[:, : len(weights)], weights, batch)
+            c = self._coefficients.values(control.guess)
+            contrast = plain - c.to(parts) @ parts
+        size = sum(parameter.numel() for parameter in parameters)
+        if self._by_cost is None or self._by_cost.shape[1] != size:
+            return contrast, 0.0
+        if control is None:
+            return contrast, float((self._by_cost @ _gradient(plain, parameters)).square().sum())
+        x, *y = (self._by_cost @ _gradient(scalar, parameters) for scalar in (plain, *parts))
+        noise = float((x - c @ torch.stack(y)).square().sum())
+        self._coefficients.learn(x, torch.stack(y), control.guess, noise)
+        return contrast, noise
+
     def _information(
         self,
         system: WhitenedSystem,
@@ -163,7 +198,7 @@ class KrylovObjective:
 
         def solve(v: Tensor, reference: dict[int, float] | None = None) -> Tensor:
             outputs = [Output(k, None) for k in range(v.shape[1])]
-            ends, tolerance = fixed(extras.iterations), extras.tolerance
+            ends, tolerance = fixed(extras.iterations), extras.information
             run = conjugate_gradients(
                 system.matmul,
                 v,
@@ -192,14 +227,16 @@ class KrylovObjective:
 
     def _prepared(
         self, batch: Batch, pivots: torch.Generator
-    ) -> tuple[WhitenedSystem, LowRankPlusIdentity | IdentityPreconditioner, bool]:
-        """The system, its preconditioner and whether that is new."""
-        system = self._system_of(self._form(batch), batch.noise)
+    ) -> tuple[Batch, WhitenedSystem, LowRankPlusIdentity | IdentityPreconditioner, bool]:
+        """The batch in the precision that serves, its system, the preconditioner and whether that is new."""
+        working = replace(batch, form=self._form(batch))
+        system = self._system_of(working.form, batch.noise)
         if self._products_are_felt(system, batch):
             del system  # its memory is free for the new one
-            system = self._system_of(self._form(batch), batch.noise)
+            working = replace(batch, form=self._form(batch))
+            system = self._system_of(working.form, batch.noise)
         self._forget_other_systems(system)
-        return system, *self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+        return working, system, *self._upkeep.preconditioner(system, pivots, keep=self.frozen)
 
     def _products_are_felt(self, system: WhitenedSystem, batch: Batch) -> bool:
         """Whether rounding in the products of this system is too much, so that float64 is to be taken instead. It is
@@ -285,6 +322,15 @@ class KrylovObjective:
             recordings=self._recordings,
         )
         return KrylovRun(system, preconditioner, truncation, probes, value_columns, target, start, remainder, result)
+
+
+def _gradient(scalar: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """(p,), float64 on the CPU."""
+    found: Sequence[Tensor | None] = [None] * len(parameters)
+    if scalar.requires_grad:
+        found = torch.autograd.grad(scalar, list(parameters), retain_graph=True, allow_unused=True)
+    pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return torch.cat([piece.detach().reshape(-1).double().cpu() for piece in pieces])
 
 
 def _bilinear_loss(system: WhitenedSystem, u: Tensor, v: Tensor, solve: Tensor, batch: Batch) -> Tensor:

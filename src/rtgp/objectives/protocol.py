@@ -80,9 +80,9 @@ class Extras:
     """What an optimiser wants beside value and gradient."""
 
     contrast: bool = False
-    parameters: Sequence[Tensor] = ()  # whose average-information matrix is wanted; none by default
-    tolerance: float = 1e-3  # of the solves for it, unless they take more than
-    iterations: int | None = 200  # None: as many as it takes
+    parameters: Sequence[Tensor] = ()  # that it moves
+    information: float | None = None  # if their average-information matrix is wanted: the tolerance of its solves,
+    iterations: int | None = 200  # unless they take more than that; None: as many as it takes
 
 
 class Objective(Protocol):

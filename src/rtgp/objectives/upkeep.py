@@ -6,6 +6,10 @@ preconditioner that is a function of the past leaves the estimate unbiased.
 A rank of k makes a run of J(k) iterations and costs the making of the preconditioner once in so many calls. J falls
 like the root of the k-th eigenvalue, the largest that a factor of rank k leaves; how that falls with k is seen when a
 factor is made.
+
+One that the hyperparameters have left behind makes longer runs, and noisier gradients: with little noise in the data
+the variance may grow by factors of 100 while the run is not twice as long. How it grows with the distance is learnt
+where the noise is measured, and a gradient's price is its cost times its variance.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
 _SHARE = 2  # the rank is at most n over this
 _MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
 _BYTES = 48  # for each row and column of the factor: the factor, Q in both precisions and layouts, and what is passing
-_STEEPEST = 16.0  # fall of the eigenvalues, as a power of the rank, that is believed
+_STEEPEST = 16.0  # power that is believed: of the rank in the eigenvalues, of the distortion in the noise
 _CALLS_PER_BUILD = 3.0  # at least: the first ones are worn out by the first, large steps
+_MEMORY = 0.8  # part of what was learnt of the noise that is kept from one call to the next
+_DOUBT = 0.25  # what "it does not grow" counts for, in squares of the logarithm of a distortion
 
 
 def iteration_cost(n: int, rank: int, columns: int) -> float:
@@ -52,6 +58,8 @@ class _Held:
     calls: int = 0
     fresh: int = 0  # iterations of the first run with it
     wasted: int = 0  # iterations beyond that, over all runs with it
+    first_noise: float = 0.0  # of the first run with it; 0 where it was not measured
+    distortion: float = 1.0  # of the kernel since it was made
 
 
 class Upkeep:
@@ -65,11 +73,13 @@ class Upkeep:
         self._held: _Held | None = None
         self._builds = 0
         self._calls = 0
+        self._growth = (0.0, 0.0)  # of the noise with the distortion, logarithms of both: moments of second order
         self._short = False  # whether a lack of memory was told of
         self._begin: int | None = None  # after `forget`, and used up by the same call: the rank of the next one
 
     def reset(self) -> None:
         self._held, self._builds, self._calls, self._begin = None, 0, 0, None
+        self._growth = (0.0, 0.0)
 
     def forget(self) -> None:
         """Make the preconditioner anew in the next call, of the rank it has: the system comes in another precision."""
@@ -96,8 +106,9 @@ class Upkeep:
         if held is not None and held.preconditioner.renew(made):
             made = held.preconditioner
         control = None
-        if self._with_control and pivots and NystroemControl.serves(system):
-            control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype)
+        if self._with_control and pivots:
+            guess = NystroemControl.first_guess(system)
+            control = NystroemControl.of(made, factor, torch.cat(pivots), system.dtype, guess)
         sample = _sample(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64)
         self._held = _Held(made, _decay(course), sample, control)
         self._builds += 1
@@ -108,8 +119,9 @@ class Upkeep:
         """That of the preconditioner in hand."""
         return None if self._held is None else self._held.control
 
-    def used(self, iterations: int) -> None:
-        """A run with the preconditioner in hand took so many iterations."""
+    def used(self, iterations: int, noise: float = 0.0) -> None:
+        """A run with the preconditioner in hand took so many iterations, and the noise of its gradient cost so much (0:
+        not known)."""
         self._calls += 1
         held = self._held
         if held is None:
@@ -117,6 +129,13 @@ class Upkeep:
         held.calls += 1
         held.fresh = held.fresh or iterations
         held.wasted = max(0, held.wasted + iterations - held.fresh)
+        if not 0.0 < noise < math.inf:
+            return
+        if held.calls == 1:
+            held.first_noise = noise
+        elif held.first_noise > 0.0 and held.distortion < math.inf:
+            x, y = math.log(held.distortion), math.log(noise) - math.log(held.first_noise)
+            self._growth = (_MEMORY * self._growth[0] + x * y, _MEMORY * self._growth[1] + x * x)
 
     def _within_memory(self, rank: int, system: WhitenedSystem) -> int:
         most = largest_rank(system)
@@ -140,9 +159,14 @@ class Upkeep:
         now = _sample(system)
         if now.shape != held.sample.shape:  # from a checkpoint of a version that looked at more points
             return True
-        expected = held.fresh * (math.sqrt(_distortion(held.sample, now)) - 1.0)
+        held.distortion = max(1.0, _distortion(held.sample, now))
+        run = held.fresh * math.sqrt(held.distortion)
         price = build_cost(n, rank) / iteration_cost(n, rank, self.columns)
-        return held.wasted + expected >= price
+        if held.wasted + run - held.fresh >= price:
+            return True
+        both, own = self._growth
+        noise = math.pow(held.distortion, min(max(0.0, both) / (own + _DOUBT), _STEEPEST))
+        return noise * run >= held.fresh + price
 
     def _rank(self, n: int) -> int:
         assert self.settings is not None
@@ -167,25 +191,30 @@ class Upkeep:
 
     def state_dict(self) -> State:
         state: State = {"builds": self._builds, "all_calls": self._calls}
+        state["growth"] = torch.tensor(self._growth, dtype=torch.float64)
         if self._held is not None:
             held = self._held
             state.update(held.preconditioner.state_dict())
             state.update(sample=held.sample, calls=held.calls, fresh=held.fresh, wasted=held.wasted)
             state["decay"] = torch.tensor(held.decay, dtype=torch.float64)
+            state["first_noise"] = torch.tensor(held.first_noise, dtype=torch.float64)
             if held.control is not None:
                 state.update(held.control.state_dict())
         return state
 
     def load_state_dict(self, state: State, dtype: torch.dtype, group: Group | None = None) -> None:
         self._builds, self._calls = int(state["builds"]), int(state["all_calls"])
+        growth = state.get("growth")  # not in checkpoints of older versions
+        self._growth = (float(growth[0]), float(growth[1])) if isinstance(growth, Tensor) else (0.0, 0.0)
         sample = state.get("sample")
         if isinstance(sample, Tensor):
             preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype, group or Group.alone())
-            counts = (int(state[name]) for name in ("calls", "fresh", "wasted"))
+            calls, fresh, wasted = (int(state[name]) for name in ("calls", "fresh", "wasted"))
+            decay, noise = float(state["decay"]), float(state.get("first_noise", 0.0))
             control = None
             if "control_b" in state:
                 control = NystroemControl.from_state_dict(preconditioner, state, dtype)
-            self._held = _Held(preconditioner, float(state["decay"]), sample, control, *counts)
+            self._held = _Held(preconditioner, decay, sample, control, calls, fresh, wasted, noise)
 
 
 def largest_rank(system: WhitenedSystem) -> int:

@@ -1,9 +1,10 @@
 """Newton's method for unbiased, noisy gradients, with the average-information matrix in place of the Hessian.
 
 The metric is a function of the parameters alone, refreshed now and then, so that the mean of a step is that of the
-gradient. Far from the optimum the steps are full ones within a box, with a little momentum. Once what a step promises
-is no more than the noise of the gradient, as measured in the same run, the k-th step is divided by k: the
-parameters are then the mean of k independent Newton estimates of the optimum, and the noise averages out.
+gradient; it is multiplied by a number where slopes have changed by more than it says, far beyond their noise. Far from
+the optimum the steps are full ones within a box, with a little momentum. Once what a step promises is no more than the
+noise of the gradient, as measured in the same run, the k-th step is divided by k: the parameters are then the mean of k
+independent Newton estimates of the optimum, and the noise averages out.
 
 Such small steps may trail behind: they began too early, or the objective is not a parabola. No single gradient tells,
 but the mean of the last k / 2 of them has k / 2 times less noise. Where a Newton step by this mean promises more than
@@ -33,6 +34,7 @@ _REACH = 1.0  # how far a coordinate (a logarithm) may move in one step
 _REGROWTH = 1.5  # of that reach with every good step, after it had to be halved
 _LEAST_REACH = 1e-2  # below it a failure is not the step's fault
 _MOMENTUM = 0.3
+_STIFFEST = 4.0  # that the Hessian is believed to be, in units of the information matrix
 _CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
 _LEAST_SETTLED = 3  # steps without clear progress before training may end
 _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
@@ -66,6 +68,13 @@ def box_newton_step(metric: Tensor, gradient: Tensor, reach: float) -> Tensor:
     return torch.from_numpy(found.x)
 
 
+def _positive(information: Tensor) -> Tensor:
+    """Without what its solves have made negative, where they ended early."""
+    eigenvalues, vectors = torch.linalg.eigh(information)
+    positive: Tensor = (vectors * eigenvalues.clamp_min(0.0)) @ vectors.T
+    return positive
+
+
 class _Newton:
     def __init__(self, session: Session, steps: int, tolerance: float) -> None:
         self.session, self.problem = session, session.problem
@@ -73,12 +82,14 @@ class _Newton:
         self.done = 0
         self.settled = 0  # steps since progress was lost in the noise
         self.reach = _REACH
+        self.stiffness = 1.0  # times the metric: the curvature that has been felt
         self.gains: list[float] = []  # what each step promised, per point
         self.noises: list[float] = []  # what the noise of each gradient alone would have promised
         self.points: list[Tensor] = []  # where the settled steps began, and what they saw, since the last whole step
         self.gradients: list[Tensor] = []
         self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
         self.accepted = self.problem.point
+        self.gradient = torch.zeros_like(self.accepted)  # there
         self.velocity = torch.zeros_like(self.accepted)
         self.metric = torch.diag(torch.ones_like(self.accepted))
         if session.resumed is not None:
@@ -133,17 +144,46 @@ class _Newton:
         if found.information is not None:
             # A coordinate whose whole promise is below the tolerance is not worth moving: an input that does not matter
             # would send its lengthscale to infinity.
-            self.metric = found.information + self.tolerance * torch.eye(len(found.gradient), dtype=torch.float64)
-        if self.settled == 0 and self._rose(found):
+            self.metric = _positive(found.information) + self.tolerance * torch.eye(len(self.accepted)).double()
+        self._feel_stiffness(found)
+        if self._rose(found):
             self._go_back()
         else:
             self._go_on(found)
         return self.session.record(row, self.steps)
 
     def _rose(self, found: Evaluation) -> bool:
-        """Whether the objective did since the last accepted point, by more than its noise and the tolerance."""
+        """Whether the objective did since the last accepted point, by more than its noise and the tolerance: by its
+        values, or by the slopes at both ends of the way, which are the less noisy where a run is cut short."""
         loss, error = self.loss
-        return found.objective - loss > _SIGMAS * math.hypot(error, self._error(found)) + self.tolerance
+        # Among small steps, one value that is low by chance, with an error not known, would keep all others away.
+        judged = self.settled == 0 or not math.isnan(found.stats.value_error)
+        if judged and found.objective - loss > _SIGMAS * math.hypot(error, self._error(found)) + self.tolerance:
+            return True
+        way = self.problem.point - self.accepted
+        rise = 0.5 * float((self.gradient + found.gradient) @ way)
+        return rise > _SIGMAS * self._slope_noise(found, way) + self.tolerance
+
+    def _slope_noise(self, found: Evaluation, way: Tensor) -> float:
+        """Of half the sum, or difference, of two slopes g^T s along a way s: at most that of g in the metric, twice
+        what it promises, times the length of s in it."""
+        own = 0.0 if found.contrast is None else self._promised(found.contrast)
+        return math.sqrt(max(self._noise(), own) * float(way @ self.metric @ way))
+
+    def _promised(self, gradient: Tensor) -> float:
+        """By a Newton step within the whole box, however short steps are just now."""
+        return -0.5 * float(gradient @ box_newton_step(self.metric, gradient, _REACH))
+
+    def _feel_stiffness(self, found: Evaluation) -> None:
+        """How much steeper the slope has become on the way from the last accepted point than the information matrix
+        says: with little noise in the data that may be half of the Hessian, and full steps would go to and fro."""
+        way = self.problem.point - self.accepted
+        bend, expected = float((found.gradient - self.gradient) @ way), float(way @ self.metric @ way)
+        if bend > 2.0 * _SIGMAS * self._slope_noise(found, way) and expected > self.tolerance:
+            self.stiffness = min(max(1.0, math.sqrt(self.stiffness * bend / expected)), _STIFFEST)
+
+    def _newton_step(self, gradient: Tensor) -> Tensor:
+        return box_newton_step(self.stiffness * self.metric, gradient, self.reach)
 
     def _error(self, found: Evaluation) -> float:
         """Of the objective per point; 0 where it is not known: steps are taken back too often then, not too rarely."""
@@ -157,42 +197,41 @@ class _Newton:
         self.problem.move_to(self.accepted + self.velocity)
 
     def _go_on(self, found: Evaluation) -> None:
-        self.accepted, self.loss = self.problem.point, (found.objective, self._error(found))
-        direction = box_newton_step(self.metric, found.gradient, self.reach)
-        self.gains.append(-0.5 * float(found.gradient @ direction))
+        self.accepted, self.gradient = self.problem.point, found.gradient
+        self.loss = (found.objective, self._error(found))
+        self.gains.append(self._promised(found.gradient))
         if found.contrast is not None:
-            noise = box_newton_step(self.metric, found.contrast, self.reach)
-            self.noises.append(-0.5 * float(found.contrast @ noise))
+            self.noises.append(self._promised(found.contrast))
         clear = [gain > max(_CLEARLY * self._noise(), self.tolerance) for gain in self.gains[-2:]]
         if not clear[-1]:
             self.settled += 1
         elif all(clear):  # one alone may be an outlier of the noise
             self.settled = max(0, self.settled - 1)
+        step = self._newton_step(found.gradient)
         if self.settled:
-            self.velocity = self._settled_step(found.gradient, direction)
+            self.velocity = self._settled_step(found.gradient, step)
         else:
-            self.velocity = direction + _MOMENTUM * self.velocity
+            self.velocity = step + _MOMENTUM * self.velocity
             self._forget()
         self.reach = min(_REACH, _REGROWTH * self.reach)
         self.problem.move_to(self.accepted + self.velocity)
 
-    def _settled_step(self, gradient: Tensor, direction: Tensor) -> Tensor:
+    def _settled_step(self, gradient: Tensor, step: Tensor) -> Tensor:
         self.points.append(self.accepted)
         self.gradients.append(gradient)
-        count, point, whole, gain = self._averaged()
-        if count < _LEAST_SETTLED or gain <= max(_CLEARLY * self._noise() / count, self.tolerance):
-            return direction / self.settled
+        count, point, mean = self._averaged()
+        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.tolerance):
+            return step / self.settled
         self._forget()
         self.settled = count  # as many have been averaged
-        return point + whole - self.accepted
+        return point + self._newton_step(mean) - self.accepted
 
-    def _averaged(self) -> tuple[int, Tensor, Tensor, float]:
-        """The last half of the settled steps, but three at least if there are: how many, their mean point, and from
-        there the Newton step by their mean gradient and what it promises."""
+    def _averaged(self) -> tuple[int, Tensor, Tensor]:
+        """The last half of the settled steps, but three at least if there are: how many, their mean point and mean
+        gradient."""
         count = min(len(self.points), max(_LEAST_SETTLED, self.settled // 2))
         point, gradient = (torch.stack(values[-count:]).mean(0) for values in (self.points, self.gradients))
-        step = box_newton_step(self.metric, gradient, self.reach)
-        return count, point, step, -0.5 * float(gradient @ step)
+        return count, point, gradient
 
     def _forget(self) -> None:
         self.points, self.gradients = [], []
@@ -206,8 +245,8 @@ class _Newton:
         any."""
         if not self.points:
             return max(0.0, self.gains[-1] - self._noise())
-        count, _, _, gain = self._averaged()
-        return max(0.0, gain - self._noise() / count)
+        count, _, mean = self._averaged()
+        return max(0.0, self._promised(mean) - self._noise() / count)
 
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
@@ -230,11 +269,13 @@ class _Newton:
             "done": self.done,
             "settled": self.settled,
             "reach": self.reach,
+            "stiffness": self.stiffness,
             "gains": self.gains,
             "noises": self.noises,
             "loss": self.loss[0],
             "loss_error": self.loss[1],
             "accepted": self.accepted,
+            "gradient": self.gradient,
             "velocity": self.velocity,
             "metric": self.metric,
             "points": self._stacked(self.points),
@@ -246,16 +287,21 @@ class _Newton:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.done, self.settled, self.reach = int(state["done"]), int(state["settled"]), float(state["reach"])
+        self.stiffness = float(state.get("stiffness", 1.0))  # an older version had none, and no gradient
+        state = {"gradient": self.gradient, **state}
         self.gains, self.noises = list(map(float, state["gains"])), list(map(float, state["noises"]))
         self.loss = (float(state["loss"]), float(state["loss_error"]))
         p, count = len(self.accepted), len(state["points"])
-        shapes = {"accepted": (p,), "velocity": (p,), "metric": (p, p), "points": (count, p), "gradients": (count, p)}
+        shapes = {"accepted": (p,), "gradient": (p,), "velocity": (p,), "metric": (p, p)}
+        shapes |= {"points": (count, p), "gradients": (count, p)}
         found = {name: state[name] for name in shapes}
         for name, shape in shapes.items():
             tensor = found[name]
             if (tensor.shape, tensor.dtype) != (shape, torch.float64) or not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"{name} of shape {tuple(tensor.shape)}, or not finite")
-        if not (0 <= self.done <= self.steps and self.settled >= 0 and 0.0 < self.reach <= _REACH):
-            raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}")
-        self.accepted, self.velocity, self.metric = (found[name] for name in ("accepted", "velocity", "metric"))
+        sizes = 0.0 < self.reach <= _REACH and 1.0 <= self.stiffness <= _STIFFEST
+        if not (0 <= self.done <= self.steps and self.settled >= 0 and sizes):
+            raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}, stiffness {self.stiffness}")
+        self.accepted, self.gradient = found["accepted"], found["gradient"]
+        self.velocity, self.metric = found["velocity"], found["metric"]
         self.points, self.gradients = (list(found[name]) for name in ("points", "gradients"))

@@ -170,9 +170,9 @@ class Table1(Spec):
                     both = paper is not None and not int(rows[0]["n"])
                     cells.append(f"{ours} [{paper.mean:.3f} ± {paper.error:.3f}]" if both and paper else ours)
                 lines.append(cells)
-            note = (
-                f"{label}: mean ± standard error over splits. In brackets the paper's." if made == [] else label + "."
-            )
+            note = f"{label}."
+            if not made:
+                note = f"{label}: mean ± standard error over splits. In brackets (in the figure: strokes) the paper's."
             made.append(Table(["method", *(SETS[name] for name in names)], lines, note))
         return made
 
