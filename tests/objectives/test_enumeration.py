@@ -18,6 +18,7 @@ import rtgp.objectives.krylov as krylov
 from rtgp.estimators import Probes
 from rtgp.kernels import read_kernel
 from rtgp.objectives import Batch, CholeskyObjective, KrylovObjective, KrylovSettings, Truncation
+from rtgp.objectives.control_coefficients import Coefficients
 from rtgp.solvers import PivotedCholesky
 from rtgp.truncation import ExponentialDecay, ResidualDriven, Tabulated, coupled_pair, fixed, russian_roulette
 
@@ -153,6 +154,14 @@ def test_coupled_pair_has_the_exact_expectation(rule, case):
         value, _ = estimate(objective, start_pair(rule, u, v), batch, parameters)
         mean += p * q * value * (1.0 if u == v else 2.0)  # the pair enters symmetrically
     assert_equal(mean, exact(batch, parameters))
+
+
+@pytest.mark.parametrize("parts", [(0.9, 0.1), (0.0, 1.0)])
+def test_whatever_parts_of_the_control_variate_are_taken(parts, monkeypatch):
+    """Those of the kernel and of the noise have mean zero each."""
+    monkeypatch.setattr(Coefficients, "values", lambda self, guess: torch.tensor(parts, dtype=torch.float64))
+    case = CASES["stale preconditioner and warm start, control variate"]
+    test_coupled_pair_has_the_exact_expectation(RULES["residual-driven"], case)
 
 
 def start_pair(rule, u, v):

@@ -18,7 +18,15 @@ from rtgp.kernels.likeness import common_rounding
 from rtgp.objectives.control_coefficients import Coefficients, by_cost
 from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
+from rtgp.objectives.protocol import (
+    Batch,
+    EstimateStats,
+    Extras,
+    LossEstimate,
+    State,
+    gradient_of,
+    surrogate_loss,
+)
 from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators import group_for, make_from_form
 from rtgp.operators.triton.availability import usable
@@ -179,8 +187,8 @@ class KrylovObjective:
         if self._by_cost is None or self._by_cost.shape[1] != size:
             return contrast, 0.0
         if control is None:
-            return contrast, float((self._by_cost @ _gradient(plain, parameters)).square().sum())
-        x, *y = (self._by_cost @ _gradient(scalar, parameters) for scalar in (plain, *parts))
+            return contrast, float((self._by_cost @ gradient_of(plain, parameters)).square().sum())
+        x, *y = (self._by_cost @ gradient_of(scalar, parameters) for scalar in (plain, *parts))
         noise = float((x - c @ torch.stack(y)).square().sum())
         self._coefficients.learn(x, torch.stack(y), control.guess, noise)
         return contrast, noise
@@ -322,15 +330,6 @@ class KrylovObjective:
             recordings=self._recordings,
         )
         return KrylovRun(system, preconditioner, truncation, probes, value_columns, target, start, remainder, result)
-
-
-def _gradient(scalar: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """(p,), float64 on the CPU."""
-    found: Sequence[Tensor | None] = [None] * len(parameters)
-    if scalar.requires_grad:
-        found = torch.autograd.grad(scalar, list(parameters), retain_graph=True, allow_unused=True)
-    pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    return torch.cat([piece.detach().reshape(-1).double().cpu() for piece in pieces])
 
 
 def _bilinear_loss(system: WhitenedSystem, u: Tensor, v: Tensor, solve: Tensor, batch: Batch) -> Tensor:

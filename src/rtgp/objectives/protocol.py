@@ -113,3 +113,12 @@ def surrogate_loss(kernel_term: Tensor, noise_weights: Tensor, solve: Tensor, ba
     noise = (batch.noise.expand(batch.form.size) * noise_weights.to(batch.noise.dtype)).sum()
     data = (batch.residual * solve.to(batch.residual.dtype)).sum()
     return kernel_term + noise.to(kernel_term.dtype) + data.to(kernel_term.dtype)
+
+
+def gradient_of(scalar: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """With respect to all of them, as one vector (p,), float64 on the CPU; 0 where it does not depend on one."""
+    found: Sequence[Tensor | None] = [None] * len(parameters)
+    if scalar.requires_grad:
+        found = torch.autograd.grad(scalar, list(parameters), retain_graph=True, allow_unused=True)
+    pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return torch.cat([piece.detach().reshape(-1).double().cpu() for piece in pieces])

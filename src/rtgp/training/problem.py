@@ -21,6 +21,7 @@ from rtgp.errors import InputError, UnsupportedModelError
 from rtgp.methods import Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
+from rtgp.objectives.protocol import gradient_of
 from rtgp.training.coordinates import Coordinate, Plain, logarithmic
 from rtgp.training.errors import CheckpointError, TrainingError
 from rtgp.training.history import hyperparameters
@@ -189,10 +190,7 @@ class Problem:
 
     def _gradient_of(self, scalar: Tensor) -> Tensor:
         """With respect to the coordinates of training, (p,)."""
-        parameters = list(self.parameters.values())
-        found = torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True)
-        pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-        return _flat(pieces) * self._slope()
+        return gradient_of(scalar, list(self.parameters.values())) * self._slope()
 
     def _metric(self, information: Tensor) -> Tensor:
         """In the coordinates of training, with the priors' part. Never negative."""
