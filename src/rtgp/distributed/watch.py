@@ -73,7 +73,7 @@ class Watch:
         for rank in others:
             life = after[rank]
             if life.words:
-                found.append(f"rank {rank} has left: {life.words}")
+                found.append(f"rank {rank} has left: {life.words.rstrip('.')}")
             elif life.beats == before[rank].beats:
                 found.append(f"rank {rank} gives no sign of life: it has died or is stopped")
             elif life.operations < self._operations:
