@@ -104,9 +104,8 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         iterations: after which those solves end all the same; None: as many as it takes.
         """
         batch = self._read(function_dist, target, *params, **kwargs)
-        extras = Extras(
-            contrast, self._trained() if contrast or information is not None else (), information, iterations
-        )
+        trained = self._trained() if contrast or information is not None else ()
+        extras = Extras(contrast, trained, information, iterations)
         n, device = batch.form.size, str(batch.form.device)
         what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:

@@ -52,7 +52,6 @@ class Coefficients:
         own = self._gram.diagonal()
         scale = torch.where(own > 0.0, own, 1.0).rsqrt()
         correlation = self._gram * scale * scale[:, None] + torch.eye(2, dtype=torch.float64) * _SINGULAR
-        correlation[own == 0.0, own == 0.0] = 1.0
         found = scale * torch.linalg.solve(correlation, scale * self._both)
         return torch.where(own > 0.0, found, guess).clamp(0.0, 1.0)
 
