@@ -240,36 +240,35 @@ def test_auto_depends_on_the_size_alone_and_says_why() -> None:
 def test_float64_where_float32_cannot_serve() -> None:
     X = np.linspace(0.0, 1.0, 300)[:, None]
     y = np.sin(6.0 * X[:, 0])  # no noise at all
-    with pytest.warns(PrecisionWarning, match="Trained in float64 instead of float32"):
+    with pytest.warns(PrecisionWarning, match="computed in float64 from here on"):
         gp = GPRegressor(method="rr-cg", steps=80, learning_rate=0.3, random_state=0).fit(X, y)
     assert gp.dtype_ == "float64"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", PrecisionWarning)
         GPRegressor(method="rr-cg", steps=80, learning_rate=0.3, dtype="float64", random_state=0).fit(X, y)
 
 
-def test_a_checkpoint_of_float32_and_of_the_float64_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted in the second training: the first fails as before, the second goes on from where it was."""
+def test_a_checkpoint_across_the_change_to_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after training has gone over to float64: it goes on there, from where it was."""
     X = np.linspace(0.0, 1.0, 300)[:, None]
     y = np.sin(6.0 * X[:, 0])
     gp = GPRegressor(method="rr-cg", steps=80, learning_rate=0.3, random_state=0)
-    with pytest.warns(PrecisionWarning, match="Trained in float64"):
+    with pytest.warns(PrecisionWarning, match="computed in float64"):
         whole = clone(gp).fit(X, y)
     record, steps = Session.record, []
 
     def interrupted(self: Session, row: dict, end: int) -> bool:
-        if self.problem.X.dtype == torch.float64:
-            steps.append(row["step"])
-            if len(steps) == 25:
-                raise KeyboardInterrupt
+        steps.append(row["step"])
+        if len(steps) == 45:
+            raise KeyboardInterrupt
         return record(self, row, end)
 
     monkeypatch.setattr(Session, "record", interrupted)
     with pytest.warns(PrecisionWarning), pytest.raises(KeyboardInterrupt):
         clone(gp).fit(X, y, checkpoint=tmp_path)
-    with pytest.warns(PrecisionWarning, match="Trained in float64"):
-        resumed = clone(gp).fit(X, y, checkpoint=tmp_path)
-    assert steps[24:26] == [24, 20]
+    resumed = clone(gp).fit(X, y, checkpoint=tmp_path)
+    assert steps[44:46] == [44, 44]
+    assert resumed.dtype_ == "float64"
     assert resumed.hyperparameters_ == whole.hyperparameters_
     assert resumed.log_marginal_likelihood_value_ == whole.log_marginal_likelihood_value_
     with pytest.raises(CheckpointError, match=r"another problem.*float32"):

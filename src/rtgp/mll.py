@@ -15,7 +15,7 @@ from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError, UnsupportedModelError
+from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
 from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import RRCG, Method, likelihood_method
@@ -82,6 +82,10 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         self._objective.reset()
         self._seed = None
 
+    def overcome(self, error: RTGPError) -> str | None:
+        """Change what can be changed so that an estimate that failed may succeed: what was changed, in words."""
+        return self._objective.overcome(error)
+
     def forward(self, function_dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Tensor:
         """The estimate for the model's output on its training inputs, `model(train_x)`, and the targets."""
         return self.evaluate(function_dist, target, *params, **kwargs).objective
@@ -94,6 +98,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         contrast: bool = False,
         information: float | None = None,
         iterations: int | None = Extras.iterations,
+        most_iterations: int | None = None,
         **kwargs: Any,
     ) -> Evaluated:
         """The estimate with what optimisers made for noisy gradients need beside it.
@@ -102,10 +107,11 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         information: the average-information matrix over the trainable parameters of this module, in their order, with
         solves of this tolerance; like the objective, divided by n.
         iterations: after which those solves end all the same; None: as many as it takes.
+        most_iterations: of conjugate gradients, after which the estimate is given up with a ConvergenceError.
         """
         batch = self._read(function_dist, target, *params, **kwargs)
         trained = self._trained() if contrast or information is not None else ()
-        extras = Extras(contrast, trained, information, iterations)
+        extras = Extras(contrast, trained, information, iterations, most_iterations)
         n, device = batch.form.size, str(batch.form.device)
         what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:

@@ -23,8 +23,9 @@ from rtgp.baselines import SGGP
 from rtgp.datasets.dataset import Array
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
 from rtgp.memory import enough_memory
-from rtgp.methods import AnyMethod, Cholesky, resolve_method, spread_operator
+from rtgp.methods import CG, RRCG, AnyMethod, Cholesky, resolve_method, spread_operator
 from rtgp.modelling.fitting import Data, Model, Training, clamped, is_exact, reference, train_model
+from rtgp.modelling.likelihood import refined_loss
 from rtgp.modelling.model import check_kernel_setting
 from rtgp.modelling.preprocessing import (
     Preprocessing,
@@ -39,7 +40,7 @@ from rtgp.modelling.standard_errors import standard_errors
 from rtgp.modelling.summary import hyperparameters_of
 from rtgp.persistence import load_model, save_model
 from rtgp.posterior import MarginalPosterior, Posterior, posterior
-from rtgp.training import FitResult, choose_method
+from rtgp.training import FitInterrupted, FitResult, FitStatus, choose_method
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEWER = "Predict fewer rows at a time; a covariance or joint samples need the square of their number"
@@ -67,6 +68,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     random_state : an int for the same result in every call, a numpy RandomState, or None. Unlike elsewhere in
         scikit-learn, None takes new random numbers from the operating system: the global generator is left alone.
     verbose : whether to show a progress bar.
+    n_restarts : further starts, drawn at random, fitted on a subset first and the best few on all data; the best end is
+        kept, and `fit_result_.ends` has the loss of each.
 
     Attributes
     ----------
@@ -94,6 +97,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         standardize: bool = True,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
+        n_restarts: int = 0,
     ) -> None:
         self.kernel = kernel
         self.method = method
@@ -104,6 +108,7 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.standardize = standardize
         self.random_state = random_state
         self.verbose = verbose
+        self.n_restarts = n_restarts
 
     def fit(self, X: Any, y: Any, noise: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Train on X (n, d) and y (n,). noise: known variances (n,), in the square of y's units, instead of one that
@@ -140,9 +145,26 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         method, reason = self._method_for(inputs)
         if isinstance(method, Cholesky):
             dtype = torch.float64
-        model, result = self._train(inputs, target, known, method, dtype, checkpoint)
+        data = Data(inputs, target, known)
+        try:
+            model, result = self._train(data, method, dtype, checkpoint)
+        except FitInterrupted as stop:  # usable as it is, and still an interruption
+            self._take(stop.model, stop.result, reason, data, preprocessing, variances)
+            raise
+        self._take(model, result, reason, data, preprocessing, variances)
+        return self
 
-        n = len(y)
+    def _take(
+        self, model: Any, result: FitResult, reason: str, data: Data, preprocessing: Preprocessing,
+        variances: Array | None,
+    ) -> None:  # fmt: skip
+        """Set everything that is learnt from a trained model. reason: of the choice of the method."""
+        method, scaling, n = result.method, preprocessing.scaling, data.n
+        reason += result.method_reason.removeprefix("asked for")  # what training has made of it
+        if result.dtype == "float64" and is_exact(model) and reference(model).dtype == torch.float32:
+            # Training went over to float64; prediction begins there, with the data as they came.
+            model.double()
+            model.set_train_data(data.x, data.y, strict=False)
         reason += f"; {words}" if (words := clamped(method, n)) else ""
         self.dtype_ = str(reference(model).dtype).removeprefix("torch.")
         learned = model.likelihood.noise.detach().mean() * scaling.y_scale**2
@@ -151,13 +173,34 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         self.log_marginal_likelihood_value_ = -n * (result.loss + math.log(scaling.y_scale))
         self.log_marginal_likelihood_error_ = n * result.loss_error
         self.hyperparameters_ = hyperparameters_of(model)
-        if is_exact(model) and not isinstance(method, SGGP):
+        interrupted = result.status is FitStatus.INTERRUPTED
+        if is_exact(model) and not isinstance(method, SGGP) and not interrupted:
             self.hyperparameter_errors_ = standard_errors(
                 model, isinstance(method, Cholesky), self.seed_, spread_operator(method)
             )
         else:
             self.hyperparameter_errors_ = dict.fromkeys(self.hyperparameters_, math.nan)
         self._set_fitted(model, preprocessing, dataclasses.replace(result, method_reason=reason))
+
+    def refine_log_marginal_likelihood(self, error: float) -> Self:
+        """Estimate `log_marginal_likelihood_value_` anew so that its standard error is at most `error`, in the same
+        units: by more estimates, or by Cholesky where that is the cheaper. Training is left as it is.
+
+        >>> gp.refine_log_marginal_likelihood(error=0.5)  # doctest: +SKIP
+        """
+        check_is_fitted(self)
+        if isinstance(error, bool) or not isinstance(error, (int, float)) or not error > 0.0:
+            raise SettingError(f"The 'error' to reach must be a positive number. Got {error!r} instead.")
+        if not is_exact(self.model_) or isinstance(self.method_, SGGP):
+            raise SettingError(
+                f"{type(self.method_).__name__} has a likelihood of its own, not that of a Gaussian process on all "
+                "rows. Refine that of a model trained by 'cholesky', 'rr-cg', 'cg', 'rff' or 'ss-rff'."
+            )
+        model: Any = self.model_
+        n, scaling = len(model.train_targets), self._preprocessing.scaling
+        loss, found = refined_loss(model, spread_operator(self.method_), self.seed_, error / n)
+        self.log_marginal_likelihood_value_ = -n * (loss + math.log(scaling.y_scale))
+        self.log_marginal_likelihood_error_ = n * found
         return self
 
     @enough_memory("The prediction", _FEWER)
@@ -214,20 +257,16 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return regressor
 
     def _train(
-        self,
-        x: Tensor,
-        y: Tensor,
-        noise: Tensor | None,
-        method: AnyMethod,
-        dtype: torch.dtype,
-        checkpoint: str | os.PathLike[str] | None,
+        self, data: Data, method: AnyMethod, dtype: torch.dtype, checkpoint: str | os.PathLike[str] | None
     ) -> tuple[Model, FitResult]:
-        """Train in `dtype`; in float64 where that cannot serve."""
+        """Train in `dtype`; in float64 where that cannot serve. (CG and RR-CG go over to it on the way.)"""
+        if isinstance(method, (CG, RRCG)) and dtype == torch.float32:
+            return self._train_in(data, method, dtype, checkpoint)
         try:
             with warnings.catch_warnings():
                 # In float64, a line search may pass through such a place; where it ends is looked at afterwards.
                 warnings.simplefilter("ignore" if dtype == torch.float64 else "error", PrecisionWarning)
-                return self._train_in(x, y, noise, method, dtype, checkpoint)
+                return self._train_in(data, method, dtype, checkpoint)
         except (PrecisionWarning, NotPositiveDefiniteError, ConvergenceError) as problem:
             if dtype == torch.float64:
                 raise
@@ -240,22 +279,15 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         )
         # Another problem, so a folder of its own. A later run finds that float32 fails as before and goes on here.
         below = None if checkpoint is None else Path(checkpoint) / "float64"
-        return self._train(x, y, noise, method, torch.float64, below)
+        return self._train(data, method, torch.float64, below)
 
     def _train_in(
-        self,
-        x: Tensor,
-        y: Tensor,
-        noise: Tensor | None,
-        method: AnyMethod,
-        dtype: torch.dtype,
-        checkpoint: str | os.PathLike[str] | None,
+        self, data: Data, method: AnyMethod, dtype: torch.dtype, checkpoint: str | os.PathLike[str] | None
     ) -> tuple[Model, FitResult]:
         no_rate = isinstance(method, Cholesky) and self.method == "auto"  # L-BFGS has none
         rate = None if no_rate else self.learning_rate
-        data = Data(x.to(dtype), y.to(dtype), None if noise is None else noise.to(dtype))
-        training = Training(self.steps, rate, self.seed_, bool(self.verbose), checkpoint)
-        return train_model(data, self.kernel, method, training)
+        training = Training(self.steps, rate, self.seed_, bool(self.verbose), checkpoint, self.n_restarts)
+        return train_model(data.to(dtype), self.kernel, method, training)
 
     def _set_fitted(self, model: Model, preprocessing: Preprocessing, result: FitResult) -> None:
         model = model.to(self._working_device()).eval()

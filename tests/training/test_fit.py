@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 import rtgp
 from gp_models import airports, exact, make
 from rtgp.errors import NotPositiveDefiniteError
-from rtgp.training import ConvergenceWarning, FitStatus, TrainingError, choose_method, fit
+from rtgp.training import ConvergenceWarning, FitStatus, choose_method, fit
 from rtgp.training.problem import Problem
 
 
@@ -262,7 +262,7 @@ class TestBadNumbers:
             return evaluate(self, *arguments, **settings)
 
         monkeypatch.setattr(Problem, "evaluate", fails)
-        with pytest.warns(ConvergenceWarning, match=r"ended by L-BFGS in .*Raise the noise\.$"):
+        with pytest.warns(ConvergenceWarning, match=r"ended by L-BFGS in .*Raise the noise\. The"):
             result = fit(model, *rest, "cholesky", "lbfgs", checkpoint=tmp_path)
         assert result.status is FitStatus.LIMIT
         assert 0.5 * begin <= model.likelihood.noise.item() < begin
@@ -280,8 +280,9 @@ class TestBadNumbers:
             return gradient * torch.nan if len(calls) >= 3 else gradient
 
         model.mean_module.raw_constant.register_hook(spoil)
-        with pytest.raises(TrainingError, match=r"raw_constant.*float64"):
-            fit(model, likelihood, X, y, "rr-cg", optimizer)
+        with pytest.warns(ConvergenceWarning, match=r"raw_constant.*float64"):
+            result = fit(model, likelihood, X, y, "rr-cg", optimizer)
+        assert result.status is FitStatus.LIMIT
         good = calls[:2] if optimizer == "lbfgs" else calls[1:2]  # the point before, if the line search wanted it
         assert any(all(torch.equal(value, at[name]) for name, value in values(model).items()) for at in good)
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 import rtgp
 from gp_models import Model, exact, make
 from rtgp.errors import RTGPError, SettingError
-from rtgp.training import FitStatus, fit, newton
+from rtgp.training import ConvergenceWarning, FitStatus, fit, newton
 from rtgp.training.newton import box_newton_step
 from rtgp.training.priors import absolute, prior_hessian
 from rtgp.training.problem import Problem
@@ -185,10 +185,13 @@ class TestEnd:
         Hessian's: what is really left may be some times the tolerance.)"""
         steps, errors = [], []
         for tolerance in (1e-2, 1e-3, 5e-5):
-            model, *rest = at(synthetic, *DEFAULT)
-            result = fit(model, *rest, method="rr-cg", tolerance=tolerance, steps=200)
-            assert result.status is FitStatus.CONVERGED
-            steps.append(result.steps)
+            taken = []
+            for seed in range(4):
+                model, *rest = at(synthetic, *DEFAULT)
+                result = fit(model, *rest, method="rr-cg", tolerance=tolerance, steps=200, seed=seed)
+                assert result.status is FitStatus.CONVERGED
+                taken.append(result.steps)
+            steps.append(sum(taken))
             errors.append(-float(exact(model.train(), synthetic[1])[0]) - wanted)
         assert steps == sorted(steps)
         assert steps[0] < steps[-1]
@@ -365,7 +368,8 @@ class TestWayBack:
         points = self.spoil(monkeypatch, fails)
         with pytest.raises(RTGPError, match="not definite"):
             fit(*at(synthetic, *DEFAULT), method="rr-cg")
-        assert len(points) == 1
+        assert len(points) == 2  # once more by Cholesky
+        torch.testing.assert_close(points[0], points[1])
 
     @pytest.mark.parametrize("rise, back", [(100.0, True), (0.0, False), (None, True)])
     def test_the_last_step_is_looked_at_too(self, synthetic, monkeypatch, rise, back):
@@ -398,7 +402,7 @@ class TestWayBack:
         fit(model, likelihood, X, y, method=rtgp.RRCG.paper(), optimizer="average-information", steps=7)
         torch.testing.assert_close(Problem(model, likelihood, X, y, rtgp.RRCG(), 0).point, points[7])
 
-    def test_failures_without_end_are_raised_at_the_last_good_point(self, synthetic, monkeypatch):
+    def test_failures_without_end_end_at_the_last_good_point(self, synthetic, monkeypatch):
         def fails(call, evaluate):
             if call:
                 raise RTGPError("not definite")
@@ -406,10 +410,12 @@ class TestWayBack:
 
         points = self.spoil(monkeypatch, fails)
         model, *rest = at(synthetic, *DEFAULT)
-        with pytest.raises(RTGPError, match="not definite"):
-            fit(model, *rest, method="rr-cg")
-        assert len(points) < 12
+        with pytest.warns(ConvergenceWarning, match="not definite"):
+            result = fit(model, *rest, method="rr-cg")
+        assert result.status is FitStatus.LIMIT
+        assert len(points) < 14
         assert float((points[-1] - points[0]).abs().max()) < 0.02
+        torch.testing.assert_close(Problem(model, *rest, rtgp.RRCG(), 0).point, points[0])
 
 
 class TestChoice:

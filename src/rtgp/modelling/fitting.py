@@ -20,7 +20,7 @@ from rtgp.modelling.model import RegressionModel, new_model
 from rtgp.models import ExpertsModel, VariationalModel
 from rtgp.models.variational import JITTER
 from rtgp.objectives.sggp import NEIGHBOURS, neighbours_for
-from rtgp.training import FitResult, fit
+from rtgp.training import FitInterrupted, FitResult, fit
 from rtgp.training.experts import train_experts
 from rtgp.training.fit import check_settings
 from rtgp.training.problem import Problem
@@ -39,6 +39,7 @@ class Training:
     seed: int
     progress: bool = False
     checkpoint: str | os.PathLike[str] | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,18 @@ class Data:
     def n(self) -> int:
         return self.x.shape[0]
 
+    def to(self, dtype: torch.dtype) -> Data:
+        return Data(self.x.to(dtype), self.y.to(dtype), None if self.noise is None else self.noise.to(dtype))
+
 
 def train_model(data: Data, kernel: str | Kernel, method: AnyMethod, training: Training) -> tuple[Model, FitResult]:
     """The model that the method trains, in eval mode, and how training went."""
     if isinstance(method, (SVGP, POE)):
+        if training.restarts:
+            raise SettingError(
+                f"{type(method).__name__} trains from one start. Got n_restarts={training.restarts}: leave it out, or "
+                "take a method that trains an exact Gaussian process, such as 'rr-cg'."
+            )
         if training.checkpoint is not None:
             raise SettingError(
                 f"{type(method).__name__} cannot be checkpointed: fit without a checkpoint, or by a method that trains "
@@ -69,18 +78,23 @@ def train_model(data: Data, kernel: str | Kernel, method: AnyMethod, training: T
                 return _train_svgp(data, kernel, method, training)
             return _train_poe(data, kernel, method, training)
     model = new_model(data.x, data.y, kernel, data.noise)
-    result = fit(
-        model,
-        model.likelihood,
-        data.x,
-        data.y,
-        method=method,
-        steps=training.steps,
-        learning_rate=training.learning_rate,
-        seed=training.seed,
-        checkpoint=training.checkpoint,
-        progress=training.progress,
-    )
+    try:
+        result = fit(
+            model,
+            model.likelihood,
+            data.x,
+            data.y,
+            method=method,
+            steps=training.steps,
+            learning_rate=training.learning_rate,
+            seed=training.seed,
+            checkpoint=training.checkpoint,
+            progress=training.progress,
+            restarts=training.restarts,
+        )
+    except FitInterrupted as stop:
+        stop.model = model
+        raise
     return model, result
 
 

@@ -5,18 +5,24 @@ It has no trace in it: a handful of solves, no probes.
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 
 import gpytorch
 import torch
 from torch import Tensor
 
+from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.methods import RRCG, Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
-from rtgp.training import hyperparameters
+from rtgp.training import choose_method, hyperparameters
+from rtgp.training.headway import exact_possible
 
 _MOST = 200  # parameters; a network's weights have no standard errors worth having
 _TOLERANCE = 1e-4  # of the solves: far more than an asymptotic figure deserves
+_ITERATIONS = 500  # after which they end all the same
+_log = logging.getLogger("rtgp")
 
 
 def standard_errors(
@@ -31,13 +37,35 @@ def standard_errors(
     parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not 0 < sum(p.numel() for _, p in parameters) <= _MOST:
         return dict.fromkeys(labels, math.nan)
-    variances = _variances(model, Cholesky() if cholesky else RRCG(operator=operator), seed)
+    variances = _robust_variances(model, Cholesky() if cholesky else RRCG(operator=operator), seed)
+    if variances is None:
+        return dict.fromkeys(labels, math.nan)
     errors: list[float] = []
     for name, parameter in parameters:
         roots = variances[id(parameter)].sqrt().tolist()
         entries = [slope * root for slope, root in zip(_slopes(model, name, parameter), roots, strict=True)]
         errors += entries if len(entries) <= 64 else [math.nan]  # such a parameter is recorded by its norm
     return dict(zip(labels, errors, strict=True))
+
+
+def _robust_variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dict[int, Tensor] | None:
+    """By the method; by Cholesky where its solves fail or that is the cheaper; None where neither can be had. An error
+    here must not cost anyone the training that came before it."""
+    x = model.train_inputs[0]
+    exact = Cholesky()
+    if exact_possible(method, x.shape[0], x.device):
+        cheap = isinstance(choose_method(x.shape[0], x.shape[1], x.device)[0], Cholesky)
+        methods: list[Method] = [exact, method] if cheap else [method, exact]
+    else:
+        methods = [method]
+    for one in methods:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrecisionWarning)  # training has said so
+                return _variances(model, one, seed)
+        except RTGPError as error:
+            _log.info("No standard errors of the hyperparameters by %s: %s", type(one).__name__, error)
+    return None
 
 
 def _variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dict[int, Tensor]:
@@ -49,7 +77,7 @@ def _variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dic
     with torch.enable_grad():
         prior = model.forward(*model.train_inputs)
         covered = mll.knows_information(prior, y)
-        information = mll.evaluate(prior, y, information=_TOLERANCE, iterations=None).information
+        information = mll.evaluate(prior, y, information=_TOLERANCE, iterations=_ITERATIONS).information
     assert information is not None
     variances = _inverse_diagonal(information * len(y))
     if not covered:  # nothing is known of what acts through the inputs of the kernel

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rtgp.errors import OutOfMemoryError
+from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
 from rtgp.kernels import KernelForm
 from rtgp.memory import available_memory
 from rtgp.objectives.information import average_information
@@ -20,6 +21,8 @@ from rtgp.solvers.system import warn_of_rounding
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
 _LIMIT = 1e5
+# Far below any noise that is worth knowing, and as far as GPyTorch goes too.
+_SMALLEST_JITTER, _LARGEST_JITTER = 1e-10, 1e-6
 
 
 def _check_memory(form: KernelForm) -> None:
@@ -42,19 +45,31 @@ class CholeskyObjective:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is held between calls but whether warnings have been given."""
+        """Nothing is held between calls but whether warnings have been given, and a jitter."""
         self._warned = False  # that the model's precision cannot serve
         self._warned_of_float64 = False  # and that float64 cannot either
+        self._jitter = 0.0  # added to the noise, as a part of the kernel's mean variance
+
+    def overcome(self, error: RTGPError) -> str | None:
+        """Where the matrix is not definite: a jitter, ten times larger each time."""
+        if not isinstance(error, NotPositiveDefiniteError) or self._jitter >= _LARGEST_JITTER:
+            return None
+        self._jitter = max(_SMALLEST_JITTER, 10.0 * self._jitter)
+        return f"a jitter of {self._jitter:.0e} times the kernel's variance is added to the noise"
 
     def state_dict(self) -> State:
-        return {"warned": self._warned, "warned of float64": self._warned_of_float64}
+        return {"warned": self._warned, "warned of float64": self._warned_of_float64, "jitter": self._jitter}
 
     def load_state_dict(self, state: State) -> None:
         self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
+        self._jitter = min(max(0.0, float(state.get("jitter", 0.0))), _LARGEST_JITTER)
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
     ) -> LossEstimate:
+        if self._jitter > 0.0:
+            added = self._jitter * batch.form.diagonal().detach().double().mean()
+            batch = replace(batch, noise=batch.noise + added.to(batch.noise))
         form = self._form(batch)
         _check_memory(form)
         system = WhitenedSystem(make_from_form(form, "tiled"), batch.noise)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rtgp.errors import SettingError
+from rtgp.errors import RTGPError, SettingError
 from rtgp.kernels.forms import KernelForm
 from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
@@ -39,6 +39,9 @@ class FourierObjective:
 
     def reset(self) -> None:
         self._seed = None
+
+    def overcome(self, error: RTGPError) -> str | None:
+        return None
 
     def state_dict(self) -> State:
         return {} if self._seed is None else {"seed": self._seed}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rtgp.errors import ConvergenceError, OutOfMemoryError, RTGPError
 from rtgp.estimators import ProbeKind, draw_probes
 from rtgp.kernels import KernelForm
 from rtgp.kernels.likeness import common_rounding
@@ -39,7 +40,7 @@ from rtgp.solvers import (
     WhitenedSystem,
     conjugate_gradients,
 )
-from rtgp.solvers.system import warn_of_products, warn_of_rounding
+from rtgp.solvers.system import warn_of_failure, warn_of_products, warn_of_rounding
 from rtgp.truncation import fixed
 
 _GROWTH = 1.25  # of the expected rounding in products, from which on it is measured again
@@ -77,6 +78,8 @@ class KrylovObjective:
         self._warned = False  # that the precision cannot serve; where there is a form in float64, that is used since
         self._warned_of_float64 = False  # and warned that float64 cannot either
         self._measured = 0.0  # `expected_product_error` where the error was last looked at
+        self._widenable = False  # whether the last call was in float32 and had a form in float64
+        self._operator = settings.operator  # "tiled" in place of "auto" once memory has run out
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
         self._recordings = Recordings()
@@ -85,12 +88,32 @@ class KrylovObjective:
 
     def reset(self) -> None:
         self._warned, self._warned_of_float64, self._measured = False, False, 0.0
-        self._system = None
-        self._recordings.clear()
+        self._operator, self._widenable = self.settings.operator, False
+        self._drop_system()
         self._upkeep.reset()
         self._coefficients.reset()
         self._by_cost = None
         self._last_solve = None
+
+    def overcome(self, error: RTGPError) -> str | None:
+        if isinstance(error, OutOfMemoryError):
+            return self._store_nothing()
+        return self._widen(error) or (self._upkeep.enlarge() if isinstance(error, ConvergenceError) else None)
+
+    def _store_nothing(self) -> str | None:
+        if self._operator != "auto":
+            return None
+        self._operator = "tiled"
+        self._drop_system()
+        return "the kernel matrix is no longer stored: its entries are computed in every product"
+
+    def _widen(self, error: RTGPError) -> str | None:
+        """To float64, if there is a form in it."""
+        if self._warned or not self._widenable:
+            return None
+        self._warned = True
+        warn_of_failure(error)
+        return "computed in float64 from here on"
 
     def state_dict(self) -> State:
         """Everything held between calls: with it and the generator's state, the next call repeats bit for bit."""
@@ -126,7 +149,7 @@ class KrylovObjective:
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
         batch, system, preconditioner, rebuilt = self._prepared(batch, pivots)
         earlier = self._last_solve
-        run = self._run(system, preconditioner, batch, generator)
+        run = self._run(system, preconditioner, batch, generator, extras.most_iterations)
         first, second, plain = run.y_solves()
         self._last_solve = system.whiten(plain[:, None])
 
@@ -229,9 +252,12 @@ class KrylovObjective:
         """The one of the last call in the same memory, or a new one."""
         if self._system is not None and self._system.renew(form, noise):
             return self._system
+        self._drop_system()  # its memory is free for the new one
+        return WhitenedSystem(make_from_form(form, self._operator), noise)
+
+    def _drop_system(self) -> None:
         self._system = None
-        self._recordings.clear()  # its memory is free for the new one
-        return WhitenedSystem(make_from_form(form, self.settings.operator), noise)
+        self._recordings.clear()
 
     def _prepared(
         self, batch: Batch, pivots: torch.Generator
@@ -261,6 +287,7 @@ class KrylovObjective:
     def _form(self, batch: Batch) -> KernelForm:
         """In the precision of the model; from the first call on in which that cannot serve, in float64."""
         wide = batch.form.widened() if batch.form.dtype != torch.float64 else None
+        self._widenable = wide is not None
         if not self._warned:
             factor = 1.0 if wide is None else common_rounding(batch.form)
             self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
@@ -292,6 +319,7 @@ class KrylovObjective:
         preconditioner: LowRankPlusIdentity | IdentityPreconditioner,
         batch: Batch,
         generator: torch.Generator | None,
+        most_iterations: int | None,
     ) -> KrylovRun:
         settings, n, p = self.settings, system.size, self.settings.probes
         target = system.whiten(batch.residual.detach().to(system.dtype)[:, None])
@@ -326,6 +354,7 @@ class KrylovObjective:
             reference={0: float(n)},
             tolerance=settings.tolerance,
             keep_basis=value_columns if self.frozen else None,
+            max_iterations=most_iterations,
             chunk=system.chunk,
             recordings=self._recordings,
         )

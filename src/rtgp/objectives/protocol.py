@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rtgp.errors import RTGPError
 from rtgp.kernels import KernelForm
 from rtgp.solvers.system import PrecisionLimits
 
@@ -83,6 +84,7 @@ class Extras:
     parameters: Sequence[Tensor] = ()  # that it moves
     information: float | None = None  # if their average-information matrix is wanted: the tolerance of its solves,
     iterations: int | None = 200  # unless they take more than that; None: as many as it takes
+    most_iterations: int | None = None  # of the run itself; a longer one is given up with a ConvergenceError
 
 
 class Objective(Protocol):
@@ -94,6 +96,11 @@ class Objective(Protocol):
 
     def reset(self) -> None:
         """Forget everything held between calls."""
+        ...
+
+    def overcome(self, error: RTGPError) -> str | None:
+        """Change what can be changed so that a call that failed may succeed the next time: what was changed, in words;
+        None where nothing is left to change."""
         ...
 
     def state_dict(self) -> State:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp.errors import NotPositiveDefiniteError, SettingError
+from rtgp.errors import NotPositiveDefiniteError, RTGPError, SettingError
 from rtgp.kernels.batches import inputs_of, small_blocks
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
 
@@ -39,6 +39,9 @@ class NeighbourObjective:
     def reset(self) -> None:
         """Find the neighbours anew in the next call."""
         self._sets = None
+
+    def overcome(self, error: RTGPError) -> str | None:
+        return None
 
     def state_dict(self) -> State:
         return {} if self._sets is None else {"sets": self._sets.int()}  # half the size

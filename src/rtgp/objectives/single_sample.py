@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rtgp.errors import RTGPError
 from rtgp.kernels.spectral import components_of
 from rtgp.objectives.cholesky import CholeskyObjective
 from rtgp.objectives.fourier import estimate_of, make_spectrum, widened
@@ -50,6 +51,9 @@ class SingleSampleObjective:
     def reset(self) -> None:
         self._exact.reset()
         self._past = TermSizes()
+
+    def overcome(self, error: RTGPError) -> str | None:
+        return self._exact.overcome(error)
 
     def state_dict(self) -> State:
         return self._past.state_dict()

@@ -87,6 +87,18 @@ class Upkeep:
             self._begin = self._held.preconditioner.rank
             self._held = None
 
+    def enlarge(self) -> str | None:
+        """Make the preconditioner anew in the next call, of twice the rank, if the rank is ours to choose and may still
+        grow: what was done, in words."""
+        if self.settings is None or self.settings.rank is not None or self._held is None:
+            return None
+        rank, most = self._held.preconditioner.rank, self._held.preconditioner.size // _SHARE
+        short = self._begin is not None and rank < self._begin  # memory, or the kernel's own rank, allowed no more
+        if short or not 0 < rank < most:
+            return None
+        self._begin, self._held = min(2 * rank, most), None
+        return f"a preconditioner of rank {self._begin} in place of {rank}"
+
     def preconditioner(
         self, system: WhitenedSystem, generator: torch.Generator, keep: bool
     ) -> tuple[LowRankPlusIdentity | IdentityPreconditioner, bool]:

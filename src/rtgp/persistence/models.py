@@ -195,6 +195,8 @@ def _describe_result(result: FitResult) -> dict[str, Any]:
         "status": result.status.value,
         "method": describe_settings(anywhere(result.method)),
         **{name: getattr(result, name) for name in _RESULT},
+        "dtype": result.dtype,
+        "ends": list(result.ends),
     }
 
 
@@ -207,4 +209,6 @@ def _make_result(facts: dict[str, Any]) -> FitResult:
         status=FitStatus(facts["status"]),
         method=make_settings(facts["method"]),
         **{name: facts[name] for name in _RESULT},
+        dtype=str(facts.get("dtype", "")),  # neither is in models of version 0.1
+        ends=tuple(map(float, facts.get("ends", ()))),
     )

@@ -25,6 +25,8 @@ from rtgp.truncation import Weighting
 # A column whose ratio sqrt(r^T P^-1 r / reference) is below this has reached the working precision: its series ends.
 WORKING_PRECISION = {torch.float32: 1e-4, torch.float64: 1e-8}
 _CHUNK = {"cuda": 4}
+# Binary exponents beyond which squares of a column's entries leave the range of its dtype, with room to spare.
+_EXTREME = {torch.float32: 30, torch.float64: 300}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ def conjugate_gradients(
     """
     n, r = rhs.shape
     groups = [slice(0, r)] if groups is None else groups
+    scale = _extreme_scale(rhs)
+    if scale is not None:
+        rhs = rhs / scale.to(rhs)
+        reference = {k: value / float(scale[k]) ** 2 for k, value in (reference or {}).items()}
     limit = max(1000, n) if max_iterations is None else max_iterations
     precision = WORKING_PRECISION[rhs.dtype] if tolerance is None else tolerance
     columns = torch.tensor([output.column for output in outputs], device=rhs.device)
@@ -120,19 +126,37 @@ def conjugate_gradients(
     run.ended(len(weights))
 
     whole = Told(torch.cat([Told.nothing(r), *tables]))
+    squares = torch.cat([run.first_squares[None], whole.squares])
+    if scale is not None:
+        solutions *= scale.to(solutions)[columns]
+        squares = squares * scale.square()
     return CGResult(
         solutions=solutions,
         status=status,
         iterations=len(weights),
         gamma=whole.gammas,
         beta=whole.betas,
-        squares=torch.cat([run.first_squares[None], whole.squares]),
+        squares=squares,
         weights=torch.tensor(weights, dtype=torch.float64).reshape(len(weights), weighting.draws),
         residual=proxy,
         frozen=r - active,
         truncations=tuple(weighting.truncations),
         basis=basis.lanczos_vectors(keep_basis) if basis is not None and keep_basis is not None else None,
     )
+
+
+def _extreme_scale(rhs: Tensor) -> Tensor | None:
+    """(r,) powers of two that bring columns of an extreme size near 1; None where no column has one.
+
+    The recurrence is linear, but its scalars are quadratic in the right-hand side: of a column of 1e-25 they underflow
+    in float32, and d^T A d = 0 looks like a matrix that is not definite. A power of two changes no digit.
+    """
+    size = rhs.detach().abs().amax(0).double().cpu()
+    exponent = torch.frexp(size).exponent
+    extreme = (size > 0) & torch.isfinite(size) & (exponent.abs() > _EXTREME[rhs.dtype])
+    if not bool(extreme.any()):
+        return None
+    return torch.where(extreme, torch.ldexp(torch.ones_like(size), exponent), 1.0)
 
 
 def _factors(gamma: list[float], weights: tuple[float, ...], outputs: Sequence[Output]) -> list[float]:

@@ -188,6 +188,16 @@ def warn_of_products(system: WhitenedSystem, widened: bool = False) -> bool:
     return True
 
 
+def warn_of_failure(error: Exception) -> None:
+    """Say that float64 is taken because a solve in float32 has failed."""
+    warnings.warn(
+        f"torch.float32 is too coarse for this system: {str(error).split('. ')[0]}. "
+        "It is computed in float64 from here on, which takes longer and more memory.",
+        PrecisionWarning,
+        stacklevel=3,
+    )
+
+
 def _warn(limits: PrecisionLimits, what: str, widened: bool) -> None:
     wide = limits.dtype == torch.float64
     remedy = "Gradients may be off. Use float64 (model.double()), or raise the lower bound of the noise"

@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from rtgp.distributed.errors import DisagreementError, RankError
+from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training.history import Row
 from rtgp.training.outcome import Outcome
 from rtgp.training.result import FitStatus
@@ -22,6 +25,13 @@ def descend(session: Session, optimizer: torch.optim.Optimizer, schedule: Schedu
     return _Descent(session, optimizer, schedule, plateau).run()
 
 
+_LEAST_DAMPING = 1e-2  # of the step size: below it a failure is not the step's fault
+
+
+class _NoWayOnError(Exception):
+    """Nothing is left to change; the parameters are those of the last good step."""
+
+
 class _Descent:
     def __init__(
         self, session: Session, optimizer: torch.optim.Optimizer, schedule: Schedule, plateau: Plateau | None
@@ -29,6 +39,7 @@ class _Descent:
         self.session, self.problem = session, session.problem
         self.optimizer, self.schedule, self.plateau = optimizer, schedule, plateau
         self.done = 0
+        self.damping = 1.0  # times the step size, after steps that had to be taken back
         self.converged_at: int | None = None
         self.resumed = session.resumed is not None  # and no step has been taken since
         if session.resumed is not None:
@@ -39,7 +50,11 @@ class _Descent:
         if self.done == 0:
             self.session.save(0, self._state())
         while self.done < self.schedule.end:
-            stop = self._step()
+            try:
+                stop = self._step()
+            except _NoWayOnError as obstacle:
+                return self._outcome(FitStatus.LIMIT, f"ended: {obstacle}")
+            self.session.keep(self.done, self._state())
             self._look_for_a_plateau()
             if stop:
                 self.session.save(self.done, self._state())
@@ -51,7 +66,7 @@ class _Descent:
     def _step(self) -> bool:
         rate = self.schedule.rate(self.done)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"] if rate is None else rate
+            group["lr"] = group["lr"] if rate is None else rate * self.damping
         first: list[Row] = []
         evaluating = [False]
 
@@ -64,18 +79,42 @@ class _Descent:
                 first.append(self.session.row(self.done, found, rate))
             return found.objective
 
-        try:
-            self.optimizer.step(closure)
-        except Exception:
-            if evaluating[0] or not self.resumed:
+        while True:
+            point = self.problem.point
+            try:
+                self.optimizer.step(closure)
+                self.problem.advance()
+                break
+            except (RankError, DisagreementError):
                 raise
-            with self.session.restoring():  # the optimiser cannot work with the state that it was given
-                raise
+            except Exception as error:
+                if not evaluating[0] and self.resumed:
+                    with self.session.restoring():  # the optimiser cannot work with the state that it was given
+                        raise
+                if not isinstance(error, RTGPError):
+                    raise
+                self._recover(error, point)
         self.resumed = False
-        self.problem.advance()
         steps = self.schedule.end
         self.done += 1
         return self.session.record(first[0], steps)
+
+    def _recover(self, error: RTGPError, point: Tensor) -> None:
+        """After a step that could not be computed: with what could be changed where it was, or from the point before
+        with smaller steps. The parameters are already those of the last good step."""
+        exhausted = self.damping < _LEAST_DAMPING
+        if self.problem.overcome(error, last_resort=self.done == 0 or exhausted):
+            if bool(torch.isfinite(point).all()):
+                self.problem.move_to(point)
+            return
+        if self.done == 0:
+            raise error
+        if isinstance(error, OutOfMemoryError) or exhausted:
+            raise _NoWayOnError(str(error)) from error
+        self.damping *= 0.5
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.5
+        self.optimizer.state.clear()  # moments that led here
 
     def _look_for_a_plateau(self) -> None:
         if self.plateau is None or self.converged_at is not None or self.schedule.decaying(self.done):
@@ -114,11 +153,13 @@ class _Descent:
             "converged_at": self.converged_at,
             "decay_from": self.schedule.decay_from,
             "end": self.schedule.end,
+            "damping": self.damping,
             "optimizer": self.optimizer.state_dict(),
         }
 
     def _load(self, state: dict[str, Any]) -> None:
         self.done, converged = int(state["done"]), state["converged_at"]
+        self.damping = min(max(float(state.get("damping", 1.0)), 0.5 * _LEAST_DAMPING), 1.0)
         self.converged_at = None if converged is None else int(converged)
         decay_from, end = int(state["decay_from"]), int(state["end"])
         latest = end if self.schedule.kind == "cosine" else self.schedule.steps

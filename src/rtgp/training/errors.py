@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sklearn.exceptions
+
 from rtgp.errors import RTGPError
 
 
@@ -9,8 +11,8 @@ class TrainingError(RTGPError):
     """Training met a value it cannot go on from; the parameters are those of the last good step."""
 
 
-class ConvergenceWarning(UserWarning):
-    """Training ended before its optimum; the parameters are those of the last good step."""
+class ConvergenceWarning(sklearn.exceptions.ConvergenceWarning):
+    """Training ended before its optimum; the parameters are the best so far."""
 
 
 class CheckpointError(RTGPError):

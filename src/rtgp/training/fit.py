@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import statistics
+import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,20 +15,23 @@ from torch import Tensor
 
 from rtgp.baselines import SGGP
 from rtgp.distributed import environment
-from rtgp.errors import SettingError
+from rtgp.distributed.errors import DisagreementError, RankError
+from rtgp.errors import RTGPError, SettingError
 from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, anywhere, likelihood_method
 from rtgp.operators import group_for
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import choose_method
 from rtgp.training.descent import descend
+from rtgp.training.errors import ConvergenceWarning
 from rtgp.training.features import warn_of_features
 from rtgp.training.lbfgs import train_lbfgs
 from rtgp.training.newton import MOST_PARAMETERS, descend_newton
-from rtgp.training.outcome import Outcome
+from rtgp.training.outcome import Outcome, combined
 from rtgp.training.problem import Problem, check_data, in_float64
 from rtgp.training.progress import Progress
-from rtgp.training.result import FitResult, FitStatus
+from rtgp.training.restarts import train_from_several
+from rtgp.training.result import FitInterrupted, FitResult, FitStatus
 from rtgp.training.schedule import NAMES, Factory, Schedule, default_steps, make_optimizer, unknown_optimizer
 from rtgp.training.session import Callback, Session
 from rtgp.training.start import start_from_subset, subset_size
@@ -56,6 +60,7 @@ def fit(
     tolerance: float | None = None,
     patience: int = 20,
     progress: bool = False,
+    restarts: int = 0,
 ) -> FitResult:
     """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
 
@@ -77,12 +82,19 @@ def fit(
     never. For L-BFGS the relative decrease at which it ends (default 1e-8). For "average-information" what a further
     step may promise per point, and twice what the noise that is left may cost (default 2e-4).
     progress: show a bar with the time left.
+    restarts: further starts, drawn at random around the given one. All are fitted on a subset first; the best of
+    different ends are then trained on all data, and the best of those is kept: `FitResult.ends` has the loss of each.
+
+    An obstacle on the way (a matrix that is not positive definite, a solve that does not converge, NaN, memory) takes
+    back the step and changes what can be changed: precision, rank, and Cholesky in the place of an `RRCG()` that makes
+    no headway. Where nothing is left, training ends at the best parameters so far. A status other than CONVERGED is a
+    `ConvergenceWarning`. Ctrl-C leaves the model at its best parameters and is passed on.
 
     With RRCG(operator="sharded") or CG(operator="sharded"), called on every rank alike, the ranks of
     `rtgp.distributed.start()` train together; the first reads and writes the checkpoints, which are good for any number
     of ranks. The callback is called on each, and the training stops if it says so on any.
     """
-    check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience)
+    check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience, restarts)
     X, y = check_data(model, X, y)
     if method == "auto":
         method, reason = choose_method(X.shape[0], X.shape[1], X.device)
@@ -108,6 +120,17 @@ def fit(
 
     model.train(), likelihood.train()
     model.set_train_data(X, y, strict=False)
+    if restarts:
+
+        def train(folder: str | None) -> FitResult:
+            return fit(
+                model, likelihood, X, y, method, optimizer, steps, learning_rate, seed, folder, callback,
+                checkpoint_every=checkpoint_every, subset_start=False, tolerance=tolerance, patience=patience,
+                progress=progress,
+            )  # fmt: skip
+
+        problem = Problem(model, likelihood, X, y, method, seed)
+        return replace(train_from_several(problem, restarts, seed, checkpoint, train), method_reason=reason)
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
     steps = default_steps(name, X.shape[0]) if steps is None else steps
     group = group_for(getattr(method, "operator", "auto"))
@@ -144,12 +167,19 @@ def fit(
                 if session.finished is None:
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
                     warned = warn_of_features(problem, method, seed)
-                    outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
+                    try:
+                        outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
+                    except KeyboardInterrupt:
+                        session.broken_off()
+                        raise FitInterrupted(_result(session, _interrupted(session), reason, name)) from None
+                    except BaseException:
+                        session.broken_off()
+                        raise
                     if not warned:  # the hyperparameters have changed, and with them what features can do
                         warn_of_features(problem, method, seed)
-                    return _finish(session, outcome, method, reason, name)
+                    return _finish(session, outcome, reason, name)
             with session.restoring():
-                return _result(session, session.finished, method, reason, name)
+                return _result(session, session.finished, reason, name)
     finally:
         for parameter in model.parameters():
             parameter.grad = None
@@ -200,10 +230,9 @@ def _train(
     return descend(session, made, Schedule.of(kind, rate, steps), plateau)
 
 
-def _finish(session: Session, outcome: Outcome, method: Method, reason: str, optimizer: str) -> FitResult:
-    exact = isinstance(method, Cholesky)
-    losses = session.problem.losses(1 if exact else FINAL_ESTIMATES)
-    message = outcome.message
+def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> FitResult:
+    method, message = session.problem.method, outcome.message
+    loss, error = session.final or _final_loss(session)
     if isinstance(method, CG):
         message += "; plain CG is biased, so the loss and the optimum are off by an unknown amount"
     if isinstance(method, RFF):
@@ -215,21 +244,57 @@ def _finish(session: Session, outcome: Outcome, method: Method, reason: str, opt
     finished = {
         "status": outcome.status.value,
         "steps": outcome.steps,
-        "loss": statistics.fmean(losses),
-        "loss_error": 0.0 if exact else statistics.stdev(losses) / math.sqrt(len(losses)),
+        "loss": loss,
+        "loss_error": error,
         "message": message,
     }
     if outcome.status is not FitStatus.STOPPED:  # one that was stopped may be gone on with
         session.save(outcome.steps, outcome.state, finished)
-    return _result(session, finished, method, reason, optimizer)
+    if outcome.status is not FitStatus.CONVERGED:
+        warnings.warn(
+            f"Training has not converged: {message.rstrip('.')}. The parameters are the best so far.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return _result(session, finished, reason, optimizer)
 
 
-def _result(session: Session, finished: dict[str, Any], method: Method, reason: str, optimizer: str) -> FitResult:
+def _final_loss(session: Session) -> tuple[float, float]:
+    """At the final parameters; what the last step saw, where that fails."""
+    problem = session.problem
+    try:
+        found = combined(problem.estimates(1 if problem.exact else FINAL_ESTIMATES))
+        assert found is not None
+        return found
+    except (RankError, DisagreementError):
+        raise
+    except RTGPError:
+        return _last_loss(session)
+
+
+def _last_loss(session: Session) -> tuple[float, float]:
+    if not len(session.history):
+        return math.nan, math.nan
+    return tuple(float(session.history.column(name)[-1]) for name in ("loss", "loss_error"))  # type: ignore[return-value]
+
+
+def _interrupted(session: Session) -> dict[str, Any]:
+    loss, error = _last_loss(session)
+    steps = len(session.history)
+    message = f"interrupted after {steps} steps; the loss is that of the last"
+    return {
+        "status": FitStatus.INTERRUPTED.value, "steps": steps, "loss": loss, "loss_error": error, "message": message,
+    }  # fmt: skip
+
+
+def _result(session: Session, finished: dict[str, Any], reason: str, optimizer: str) -> FitResult:
+    problem = session.problem
+    last = problem.mll.last
     return FitResult(
         history=session.history,
         status=FitStatus(finished["status"]),
-        method=method,
-        method_reason=reason,
+        method=problem.method,
+        method_reason="; ".join([reason, *problem.changes]),
         steps=int(finished["steps"]),
         seconds=session.seconds,
         loss=float(finished["loss"]),
@@ -237,6 +302,7 @@ def _result(session: Session, finished: dict[str, Any], method: Method, reason: 
         start=session.start,
         message=str(finished["message"]),
         optimizer=optimizer,
+        dtype="" if last is None else str(last.dtype).removeprefix("torch."),
     )
 
 
@@ -262,8 +328,10 @@ def check_settings(
     checkpoint_every: int | None = None,
     tolerance: float | None = None,
     patience: int = 20,
+    restarts: int = 0,
 ) -> None:
     for name, value, least in (
+        ("restarts", restarts, 0),
         ("steps", 1 if steps is None else steps, 1),
         ("seed", seed, 0),
         ("checkpoint_every", 1 if checkpoint_every is None else checkpoint_every, 1),

@@ -7,7 +7,6 @@ algorithm, which is deterministic, runs through them again at no cost.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
-from rtgp.training.errors import CheckpointError, ConvergenceWarning
+from rtgp.distributed.errors import DisagreementError, RankError
+from rtgp.errors import OutOfMemoryError, RTGPError
+from rtgp.training.errors import CheckpointError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation, Problem
 from rtgp.training.result import FitStatus
@@ -74,11 +74,15 @@ class Surface:
         self.move_to(x)
         k = len(self.values)
         try:
-            self._evaluations[k] = self.problem.evaluate()
+            self._evaluations[k] = self._first() if not self.values else self.problem.evaluate()
             value = self._evaluations[k].objective
             grads = [leaf.grad.reshape(-1).double() for leaf in self.problem.leaves if leaf.grad is not None]
             gradient = torch.cat(grads).cpu().numpy().copy()
-        except OutOfMemoryError:  # not the point's fault
+        except OutOfMemoryError as error:  # not the point's fault
+            if not self.values:
+                raise
+            raise _NoMemoryError(str(error)) from error
+        except (RankError, DisagreementError):
             raise
         except RTGPError as error:
             if not self.values:
@@ -88,6 +92,17 @@ class Surface:
         self.values.append(value)
         self.gradients.append(gradient)
         return k
+
+    def _first(self) -> Evaluation:
+        """Where it fails, once more with what can be changed."""
+        point = self.problem.point
+        while True:
+            try:
+                return self.problem.evaluate()
+            except RTGPError as error:
+                if not self.problem.overcome(error, last_resort=True):
+                    raise
+                self.problem.move_to(point)
 
     def _replay(self, x: Array) -> int:
         k = len(self._seen)
@@ -128,6 +143,10 @@ class _StopError(Exception):
     """The callback asked to stop."""
 
 
+class _NoMemoryError(Exception):
+    """Memory ran out after the first evaluation."""
+
+
 def minimise(
     surface: Surface,
     start: Array,
@@ -138,12 +157,12 @@ def minimise(
 ) -> tuple[FitStatus, str]:
     """Run L-BFGS-B; the parameters end at the last accepted point. How it ended, and in words.
 
-    A matrix that is not definite ends it: where the likelihood grows without end (a target that the inputs determine),
-    every training comes to one. At the start, or any other failure, is an error.
+    An evaluation that fails ends it: where the likelihood grows without end (a target that the inputs determine), every
+    training comes to a matrix that is not definite. At the start it is an error.
     """
     from scipy.optimize import minimize
 
-    taken, first, last = 0, start, start
+    taken, last = 0, start
 
     def count(x: Array) -> None:
         nonlocal taken, last
@@ -155,7 +174,13 @@ def minimise(
 
     for _ in range(1 + _RESTARTS):
         options = {"maxiter": steps - taken, "maxfun": 100 * steps, "ftol": tolerance, "gtol": 1e-6, "maxcor": 20}
-        found = minimize(surface, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=count, options=options)
+        try:
+            found = minimize(
+                surface, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=count, options=options
+            )
+        except _NoMemoryError as error:
+            surface.move_to(last)
+            return FitStatus.LIMIT, f"a further step fails. {error}"
         start = found.x
         # 1: the steps are used up; 2: the line search failed. After a failed evaluation 0 is no convergence either.
         if found.status == 1 or (found.status == 0 and surface.failure is None) or taken >= steps:
@@ -163,8 +188,6 @@ def minimise(
     surface.move_to(found.x)
     words = str(found.message).strip().rstrip(".")
     if found.status != 1 and surface.failure is not None:
-        if np.array_equal(found.x, first) or not isinstance(surface.failure, NotPositiveDefiniteError):
-            raise surface.failure
         return FitStatus.LIMIT, f"a further step fails. {surface.failure}"
     if found.status == 2:
         return FitStatus.CONVERGED, "no lower point was found by the line search, at the limit of the working precision"
@@ -192,6 +215,7 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
             if stop:
                 raise _StopError
         iteration += 1
+        session.keep(iteration - 1, surface.state_dict() if surface.failure is None else None)
 
     surface(start)
     try:
@@ -204,6 +228,4 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
         return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict())
     evaluations = f"{iteration - 1} steps, {len(surface.values)} evaluations"
     message = f"{'converged' if status is FitStatus.CONVERGED else 'ended'} by L-BFGS in {evaluations}: {words}"
-    if status is FitStatus.LIMIT:
-        warnings.warn(f"Training {message}", ConvergenceWarning, stacklevel=2)
     return Outcome(status, iteration - 1, message, surface.state_dict())

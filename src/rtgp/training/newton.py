@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
-from rtgp.training.outcome import Outcome
+from rtgp.training.outcome import Outcome, combined
 from rtgp.training.problem import Evaluation
 from rtgp.training.result import FitStatus
 from rtgp.training.session import Session
@@ -40,7 +40,11 @@ _LEAST_SETTLED = 3  # steps without clear progress before training may end
 _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
-_NOT_THE_POINTS_FAULT = (OutOfMemoryError, RankError, DisagreementError)
+_PROMISE_SHARE = 0.1  # of the tolerance: along a ridge a step promises about a tenth of what there is to gain
+_LEFT_SHARE = 0.25  # of the tolerance: what the checks at the end may promise
+_CHECKED = 4  # independent estimates at the end
+_SOFTEST = 16.0  # times less than the information matrix says: how far along a ridge is believed in one go
+_FURTHEST = 2.0  # that a coordinate may move then
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
 
 
@@ -75,10 +79,15 @@ def _positive(information: Tensor) -> Tensor:
     return positive
 
 
+class _NoWayOnError(Exception):
+    """Nothing is left to change; the parameters are those of the last good step."""
+
+
 class _Newton:
     def __init__(self, session: Session, steps: int, tolerance: float) -> None:
         self.session, self.problem = session, session.problem
         self.steps, self.tolerance = steps, tolerance
+        self.worth = _PROMISE_SHARE * tolerance  # what a step must promise to be worth taking
         self.done = 0
         self.settled = 0  # steps since progress was lost in the noise
         self.reach = _REACH
@@ -87,6 +96,8 @@ class _Newton:
         self.noises: list[float] = []  # what the noise of each gradient alone would have promised
         self.points: list[Tensor] = []  # where the settled steps began, and what they saw, since the last whole step
         self.gradients: list[Tensor] = []
+        self.checks = 0  # looks at where training would end
+        self.final: list[Evaluation] = []  # of the last of them
         self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
         self.accepted = self.problem.point
         self.gradient = torch.zeros_like(self.accepted)  # there
@@ -100,10 +111,16 @@ class _Newton:
         if self.done == 0:
             self.session.save(0, self._state())
         while self.done < self.steps:
-            if self._step():
+            try:
+                stop = self._step()
+            except _NoWayOnError as obstacle:
+                return self._outcome(FitStatus.LIMIT, f"ended: {obstacle}")
+            if stop:
                 self.session.save(self.done, self._state())
                 return self._outcome(FitStatus.STOPPED, "the callback asked to stop")
-            if self._finished():
+            self.session.keep(self.done, self._state(), self.accepted)
+            if self._finished() and self._confirmed():
+                self.session.final = combined([(one.loss, self._error(one)) for one in self.final])
                 return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
             if self.session.due(self.done):
                 self.session.save(self.done, self._state())
@@ -115,7 +132,7 @@ class _Newton:
         try:
             found = self.problem.evaluate()
             worse = not math.isnan(found.stats.value_error) and self._rose(found)
-        except _NOT_THE_POINTS_FAULT:
+        except (RankError, DisagreementError):
             raise
         except RTGPError:
             worse = True
@@ -128,14 +145,30 @@ class _Newton:
         # Among settled steps a metric is made anew where a whole step has led.
         refresh = not self.points if self.settled >= _LEAST_SETTLED else self.done % _REFRESH == 0
         while True:
+            point, exact = self.problem.point, self.problem.exact
             try:
                 return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
-            except _NOT_THE_POINTS_FAULT:
+            except (RankError, DisagreementError):
                 raise
-            except RTGPError:
-                if self.done == 0 or self.reach < _LEAST_REACH:
+            except RTGPError as error:
+                exhausted = self.reach < _LEAST_REACH
+                if self.problem.overcome(error, last_resort=self.done == 0 or exhausted):
+                    self.problem.move_to(point)
+                    if self.problem.exact != exact:
+                        self._start_exact()
+                        refresh = True
+                elif self.done == 0:
                     raise
-                self._go_back()
+                elif isinstance(error, OutOfMemoryError) or exhausted:
+                    self.problem.move_to(self.accepted)
+                    raise _NoWayOnError(str(error)) from error
+                else:
+                    self._go_back()
+
+    def _start_exact(self) -> None:
+        """There is no noise any more."""
+        self.settled, self.noises = 0, []
+        self._forget()
 
     def _step(self) -> bool:
         found = self._evaluate()
@@ -150,7 +183,10 @@ class _Newton:
             self._go_back()
         else:
             self._go_on(found)
-        return self.session.record(row, self.steps)
+        stop = self.session.record(row, self.steps)
+        if self.problem.consider_cholesky():
+            self._start_exact()
+        return stop
 
     def _rose(self, found: Evaluation) -> bool:
         """Whether the objective did since the last accepted point, by more than its noise and the tolerance: by its
@@ -202,7 +238,7 @@ class _Newton:
         self.gains.append(self._promised(found.gradient))
         if found.contrast is not None:
             self.noises.append(self._promised(found.contrast))
-        clear = [gain > max(_CLEARLY * self._noise(), self.tolerance) for gain in self.gains[-2:]]
+        clear = [gain > max(_CLEARLY * self._noise(), self.worth) for gain in self.gains[-2:]]
         if not clear[-1]:
             self.settled += 1
         elif all(clear):  # one alone may be an outlier of the noise
@@ -220,7 +256,7 @@ class _Newton:
         self.points.append(self.accepted)
         self.gradients.append(gradient)
         count, point, mean = self._averaged()
-        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.tolerance):
+        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.worth):
             return step / self.settled
         self._forget()
         self.settled = count  # as many have been averaged
@@ -251,7 +287,62 @@ class _Newton:
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
             return False
-        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= self.tolerance
+        certain = max(self.worth, _CLEARLY * self._noise() / self.settled)
+        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= certain
+
+    def _confirmed(self) -> bool:
+        """Whether independent draws at the point that training would end at promise no more than the tolerance. If not,
+        training goes on from where they lead.
+
+        The information matrix may be many times the Hessian along a ridge, and a Newton step then promises a fraction
+        of what there is to gain. So the slope is looked at once more at the end of the step, by the same draws, whose
+        noise cancels: what is left of it says how far the way goes down.
+        """
+        self.checks += 1
+        here = self.problem.point
+        seeds = [self.problem.draw_seed() for _ in range(1 if self.problem.exact else _CHECKED)]
+        found = self._at(here, seeds)
+        if found is None:
+            return True  # as good as can be told
+        self.final = found
+        gradient = torch.stack([one.gradient for one in found]).mean(0)
+        contrasts = [self._promised(one.contrast) for one in found if one.contrast is not None]
+        noise = sum(contrasts) / len(contrasts) / len(found) if contrasts else 0.0
+        promise = self._promised(gradient)
+        if promise <= max(_CLEARLY * noise, self.tolerance / _SOFTEST):
+            return True
+        step = box_newton_step(self.metric, gradient, _REACH)
+        beyond = self._at(here + step, seeds)
+        self.problem.move_to(here)
+        if beyond is None:
+            return promise - noise <= self.tolerance
+        slope = max(0.0, -float(gradient @ step) - 2.0 * noise)  # the noise's own part of it taken away
+        bend = float((torch.stack([one.gradient for one in beyond]).mean(0) - gradient) @ step)
+        length = min(slope / bend, _SOFTEST) if bend * _SOFTEST > slope else _SOFTEST
+        if length * slope - 0.5 * length**2 * bend <= _LEFT_SHARE * self.tolerance:
+            return True
+        self._go_over_the_ridge(here, length * step)
+        return False
+
+    def _go_over_the_ridge(self, here: Tensor, way: Tensor) -> None:
+        """Take up training again where the checks have led."""
+        self.accepted = here
+        self.loss = (math.inf, 0.0)  # the next point is judged by what comes after it
+        self.velocity = way.clamp(-_FURTHEST, _FURTHEST)
+        self.settled = 0
+        self._forget()
+        self.problem.move_to(self.accepted + self.velocity)
+
+    def _at(self, point: Tensor, seeds: list[int]) -> list[Evaluation] | None:
+        """Estimates at a point, one for each seed; None where it cannot be computed."""
+        try:
+            self.problem.move_to(point)
+            return [self.problem.evaluate_with(seed, contrast=True) for seed in seeds]
+        except (RankError, DisagreementError):
+            raise
+        except RTGPError:
+            self.problem.move_to(point)
+            return None
 
     def _words(self) -> str:
         if not self.gains:

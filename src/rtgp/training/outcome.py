@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,3 +16,22 @@ class Outcome:
     steps: int
     message: str
     state: dict[str, Any]  # of the optimiser, for the checkpoint
+
+
+def combined(estimates: list[tuple[float, float]]) -> tuple[float, float] | None:
+    """The mean of independent estimates (value, standard error) and its standard error; None of no estimates.
+
+    By the errors that they state, which come from many probes. Where they state none (0 or NaN), by their scatter: that
+    of a few is itself uncertain, and the error is made larger by the standard deviation of Student's distribution.
+    """
+    count = len(estimates)
+    if count == 0:
+        return None
+    mean = statistics.fmean(value for value, _ in estimates)
+    errors = [error for _, error in estimates]
+    if all(error > 0.0 for error in errors):
+        return mean, math.sqrt(sum(error * error for error in errors)) / count
+    if count < 4:
+        return mean, math.nan if count > 1 else 0.0
+    scatter = statistics.stdev([value for value, _ in estimates]) / math.sqrt(count)
+    return mean, scatter * math.sqrt((count - 1) / (count - 3))

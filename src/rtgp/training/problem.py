@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpytorch
@@ -17,15 +19,27 @@ from gpytorch.means import Mean
 from gpytorch.priors import Prior
 from torch import Tensor
 
-from rtgp.errors import InputError, UnsupportedModelError
-from rtgp.methods import Method
+from rtgp.distributed.errors import DisagreementError, RankError
+from rtgp.errors import (
+    ConvergenceError,
+    InputError,
+    OutOfMemoryError,
+    PrecisionWarning,
+    RTGPError,
+    UnsupportedModelError,
+)
+from rtgp.methods import Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
 from rtgp.objectives.protocol import gradient_of
-from rtgp.training.coordinates import Coordinate, Plain, logarithmic
+from rtgp.training.coordinates import Coordinate, Log, Plain, logarithmic
 from rtgp.training.errors import CheckpointError, TrainingError
+from rtgp.training.headway import Headway, exact_possible, replaceable
 from rtgp.training.history import hyperparameters
 from rtgp.training.priors import absolute, prior_hessian
+
+_log = logging.getLogger("rtgp")
+_COMPARING = 4  # probes at the most, for the comparison of two starts
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,9 @@ class Problem:
         self._seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         self.mll = MarginalLogLikelihood(likelihood, model, method, self.generator, draws)
+        self.changes: list[str] = []  # what obstacles have made of the method, in words
+        self._headway = Headway()
+        self._runs: list[int] = []  # iterations of the last evaluations
         self.parameters = {name: p for name, p in self.mll.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise UnsupportedModelError(
@@ -74,6 +91,76 @@ class Problem:
     @property
     def n(self) -> int:
         return self.X.shape[0]
+
+    @property
+    def method(self) -> Method:
+        """By which the likelihood is estimated now."""
+        return self.mll.method
+
+    @property
+    def exact(self) -> bool:
+        """Whether its estimates have no noise."""
+        return isinstance(self.method, Cholesky)
+
+    def overcome(self, error: RTGPError, last_resort: bool) -> bool:
+        """Whether something could be changed after an evaluation failed, so that it is worth another try.
+
+        First the precision, the rank or what is stored. Cholesky takes the place of conjugate gradients that make no
+        headway. last_resort: there is no step that could be taken back; then also Cholesky after any other failure, and
+        a jitter, which changes the model.
+        """
+        slow = isinstance(error, ConvergenceError)
+        if slow and self._take_cholesky(f"conjugate gradients made no headway ({_first_sentence(error)})"):
+            return True
+        change = None if self.exact and not last_resort else self.mll.overcome(error)
+        if change is not None:
+            self._change(f"{change} ({_first_sentence(error)})")
+            return True
+        hopeless = isinstance(error, (OutOfMemoryError, InputError)) or not last_resort
+        return not hopeless and self._take_cholesky(_first_sentence(error))
+
+    def consider_cholesky(self) -> bool:
+        """Take Cholesky where the last runs have cost more than it would; whether it was taken."""
+        runs = self._runs[-self._headway.recent :]
+        if len(runs) < self._headway.recent or not self._exact_possible():
+            return False
+        mean, most = sum(runs) / len(runs), self._break_even()
+        return mean > most and self._take_cholesky(
+            f"{mean:.0f} iterations a step cost more than a factorisation, which takes the time of {most}"
+        )
+
+    def _take_cholesky(self, why: str) -> bool:
+        if not self._exact_possible():
+            return False
+        self._go_over()
+        self._change(f"by Cholesky from here on: {why}")
+        return True
+
+    def _go_over(self) -> None:
+        self.mll.reset()
+        self.mll = MarginalLogLikelihood(self.likelihood, self.model, Cholesky(), self.generator, self.mll.draws)
+
+    def _change(self, words: str) -> None:
+        self.changes.append(words)
+        _log.info("%s", words)
+
+    def _exact_possible(self) -> bool:
+        return exact_possible(self.method, self.n, self.X.device)
+
+    def _size(self) -> tuple[int, int]:
+        """Rank of the preconditioner and columns of a run: of the last, or what is usual."""
+        last, columns = self.mll.last, 2 + getattr(self.method, "probes", 0)
+        if last is not None and last.columns:
+            return last.rank, last.columns
+        return math.isqrt(2 * self.n * columns), columns
+
+    def _break_even(self) -> int:
+        return self._headway.break_even(self.n, *self._size(), self.X.device)
+
+    def _most_iterations(self) -> int | None:
+        if not replaceable(self.method) or self.mll.draws == "frozen":
+            return None
+        return self._headway.limit(self.n, *self._size(), self.X.device, self._exact_possible())
 
     def hyperparameters(self) -> dict[str, float]:
         return hyperparameters(self.mll)
@@ -108,6 +195,10 @@ class Problem:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(other.parameters[name])
+        self.pull()
+
+    def pull(self) -> None:
+        """Go to where the model's parameters are."""
         for coordinate in self._coordinates:
             coordinate.pull()
         self._good = self.snapshot()
@@ -118,8 +209,12 @@ class Problem:
         return torch.cat([leaf.detach().reshape(-1).double().cpu() for leaf in self.leaves])
 
     def move_to(self, point: Tensor) -> None:
+        self.restore(self.pieces(point))
+
+    def pieces(self, point: Tensor) -> list[Tensor]:
+        """A vector (p,) as values of the leaves."""
         pieces = torch.split(point, [leaf.numel() for leaf in self.leaves])
-        self.restore([piece.reshape(leaf.shape) for piece, leaf in zip(pieces, self.leaves, strict=True)])
+        return [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, self.leaves, strict=True)]
 
     def knows_information(self) -> bool:
         """Whether the average-information matrix covers every trainable parameter."""
@@ -139,10 +234,26 @@ class Problem:
         self._good = self.snapshot()
         return found
 
+    def draw_seed(self) -> int:
+        """For `evaluate_with`."""
+        return int(torch.randint(2**62, (), generator=self.generator))
+
+    def evaluate_with(self, seed: int, contrast: bool = False) -> Evaluation:
+        """`evaluate` with the draws of a seed; the generator of the training is left where it is."""
+        state = self.generator.get_state()
+        self.generator.manual_seed(seed)
+        try:
+            return self.evaluate(contrast)
+        finally:
+            self.generator.set_state(state)
+
     def _evaluate(self, contrast: bool, information: float | None) -> Evaluation:
         for parameter in self.parameters.values():
             parameter.grad = None
-        estimate = self.mll.evaluate(self.model(self.X), self.y, contrast=contrast, information=information)
+        most = self._most_iterations()
+        estimate = self.mll.evaluate(
+            self.model(self.X), self.y, contrast=contrast, information=information, most_iterations=most
+        )
         objective = -estimate.objective
         scatter = None if estimate.contrast is None else self._gradient_of(estimate.contrast)
         torch.autograd.backward(objective)
@@ -169,6 +280,7 @@ class Problem:
                     "are those of the last good step. Train in float64, or take optimizer='adam'."
                 )
         stats = _stats(self.mll)
+        self._runs = [*self._runs, stats.iterations][-self._headway.recent :]
         found = Evaluation(
             objective=float(objective.detach()),
             loss=_loss(stats, self.n),
@@ -204,23 +316,63 @@ class Problem:
         self.generator.manual_seed(self._seed)
         self.mll.reset()
 
-    def losses(self, count: int) -> list[float]:
-        """Independent estimates of the loss at the current parameters, also where training had its draws frozen."""
+    def estimates(self, count: int) -> list[tuple[float, float]]:
+        """Independent estimates of the loss at the current parameters, also where training had its draws frozen, each
+        with its own standard error: 0 or NaN where it states none."""
         mll = self.mll
         if mll.draws == "frozen":
             mll = MarginalLogLikelihood(self.likelihood, self.model, mll.method, self.generator)
         found = []
         with torch.no_grad():
             for _ in range(count):
-                mll(self.model(self.X), self.y)
-                found.append(_loss(_stats(mll), self.n))
+                mll.evaluate(self.model(self.X), self.y, most_iterations=self._most_iterations())
+                stats = _stats(mll)
+                found.append((_loss(stats, self.n), stats.value_error / self.n))
         return found
+
+    def objective_at(self, values: list[Tensor], seed: int) -> float | None:
+        """An estimate of the objective at other parameters, by the draws of a seed, which leaves everything as it is;
+        None where it cannot be computed."""
+        before, method = self.snapshot(), self.method
+        if hasattr(method, "probes"):
+            method = replace(method, probes=min(method.probes, _COMPARING))  # type: ignore[type-var]
+        mll = MarginalLogLikelihood(self.likelihood, self.model, method, torch.Generator().manual_seed(seed))
+        try:
+            self.restore(values)
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrecisionWarning)  # training will say so where it goes on
+                most = self._most_iterations()
+                found = float(-mll.evaluate(self.model(self.X), self.y, most_iterations=most).objective)
+        except (RankError, DisagreementError):
+            raise
+        except RTGPError:
+            return None
+        finally:
+            mll.reset()
+            self.restore(before)
+        return found if math.isfinite(found) else None
+
+    def perturbed(self, generator: torch.Generator, spread: float) -> list[Tensor]:
+        """Where training is, with every logarithm moved at random: each parameter as a whole by up to `spread`, its
+        entries by a quarter of that."""
+        moved = []
+        for coordinate in self._coordinates:
+            leaf = coordinate.leaf.detach().clone()
+            if isinstance(coordinate, Log):
+                common = 2.0 * torch.rand((), generator=generator, dtype=torch.float64) - 1.0
+                own = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+                leaf += spread * (common + 0.25 * own).to(leaf)
+            moved.append(leaf)
+        return moved
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a later process needs to go on bit for bit."""
         return {
-            "tensors": dict(self.mll.state_dict()),
-            "leaves": self.leaves,
+            "tensors": {name: value.clone() for name, value in self.mll.state_dict().items()},
+            "leaves": self.snapshot(),
+            "exact": self.exact,
+            "changes": list(self.changes),
+            "runs": list(self._runs),
             "objective": self.mll._objective.state_dict(),
             "generator": self.generator.get_state(),
         }
@@ -240,6 +392,9 @@ class Problem:
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state["tensors"][name])
+        if bool(state.get("exact", self.exact)) and not self.exact:
+            self._go_over()
+        self.changes, self._runs = list(map(str, state.get("changes", []))), list(map(int, state.get("runs", [])))
         self.mll._objective.load_state_dict(state["objective"])
         self.generator.set_state(state["generator"])
         self.restore(state["leaves"])
@@ -255,6 +410,10 @@ class Problem:
             "model": _structure(self.mll),
             "fixed numbers of the model": _fixed_numbers(self.mll),
         }
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).split(". ")[0].rstrip(".")
 
 
 def _flat(pieces: list[Tensor]) -> Tensor:

@@ -16,6 +16,16 @@ class FitStatus(enum.Enum):
     STEPS = "steps"  # the number of steps was used up
     STOPPED = "stopped"  # the callback asked for it
     LIMIT = "limit"  # a further step leads where the objective cannot be computed
+    INTERRUPTED = "interrupted"  # by the keyboard
+
+
+class FitInterrupted(KeyboardInterrupt):
+    """Ctrl-C during training. The model is usable, at the best parameters so far, and the checkpoint is written."""
+
+    def __init__(self, result: FitResult) -> None:
+        super().__init__(f"training was interrupted after {result.steps} steps")
+        self.result = result
+        self.model: object = None  # what was trained, where the library made it
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class FitResult:
     start: str  # where training began, in words
     message: str  # why it ended, in words
     optimizer: str = ""  # its name: what "auto" chose, or the class of a torch optimiser
+    dtype: str = ""  # in which the last estimates were computed, "float32" or "float64"
+    ends: tuple[float, ...] = ()  # the losses at which the trainings from several starts ended, best first
 
     def __repr__(self) -> str:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import zlib
@@ -47,6 +48,9 @@ class Session:
         self.resumed: dict[str, Any] | None = None  # the optimiser's part of the checkpoint
         self.finished: dict[str, Any] | None = None  # the outcome, if the run had come to its end
         self._callback, self._folder, self._every, self._bar = callback, folder, every, bar
+        self.final: tuple[float, float] | None = None  # the loss at the end and its error, where it is known already
+        self._best: list[Tensor] | None = None  # parameters, for a training that is broken off
+        self._kept: tuple[int, dict[str, Any]] | None = None  # what would be saved if it were broken off now
         self._earlier = 0.0
         self._began = time.perf_counter()
         state = self._load()
@@ -115,6 +119,21 @@ class Session:
                 )
         return any(wanted for _, _, wanted in found)
 
+    def keep(self, done: int, optimizer: dict[str, Any] | None, best: Tensor | None = None) -> None:
+        """A step is complete. What an interruption during the next one leaves behind: the best parameters (p,), by
+        default those of now, and the state to go on from (None: that of the step before)."""
+        self._best = self.problem.snapshot() if best is None else self.problem.pieces(best)
+        if optimizer is not None and self._folder is not None and self._group.size == 1:
+            # A copy of the part that the optimiser goes on to change. The objective replaces its own, which is large.
+            self._kept = (done, self._state(copy.deepcopy(optimizer), None))
+
+    def broken_off(self) -> None:
+        """Leave the model at its best parameters, and the checkpoint of the last complete step."""
+        if self._best is not None:
+            self.problem.restore(self._best)
+        if self._folder is not None and self._kept is not None and self._kept[0] != self._saved:
+            self._folder.save(*self._kept)
+
     def due(self, done: int) -> bool:
         """Whether to save after `done` steps: the same on every rank."""
         if self._folder is None:
@@ -125,14 +144,17 @@ class Session:
 
     def save(self, done: int, optimizer: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
         if self._folder is not None:
-            state = {  # on every rank, which give their parts of it together
-                "problem": self.problem.state_dict(),
-                "optimizer": optimizer,
-                "rows": self.history.rows,
-                "start": self.start,
-                "seconds": self.seconds,
-                "finished": finished,
-            }
+            state = self._state(optimizer, finished)  # on every rank, which give their parts of it together
             if self._group.first:
                 self._folder.save(done, state)
             self._saved = done
+
+    def _state(self, optimizer: dict[str, Any], finished: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "problem": self.problem.state_dict(),
+            "optimizer": optimizer,
+            "rows": self.history.rows,
+            "start": self.start,
+            "seconds": self.seconds,
+            "finished": finished,
+        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,8 +52,37 @@ def subset_size(subset_start: str | bool | int, n: int, parameters: int) -> tupl
 
 
 def start_from_subset(problem: Problem, size: int, seed: int) -> str:
-    """Set the parameters to those fitted on `size` random points; what was done, in words."""
-    began = time.perf_counter()
+    """Set the parameters to those fitted on `size` random points, or leave them where these are no better on all
+    points; what was done, in words."""
+    began, given = time.perf_counter(), problem.snapshot()
+    fitted = fit_on_subset(problem, size, seed)
+    if isinstance(fitted, str):
+        return f"the given hyperparameters (the fit on {size} points failed: {fitted})"
+    words = (
+        f"hyperparameters fitted by Cholesky on {size} of {problem.n} points, drawn with seed {seed} "
+        f"({fitted.evaluations} evaluations, {time.perf_counter() - began:.1f} s)"
+    )
+    if size == problem.n:  # they were compared where it matters
+        return words
+    there, here = problem.snapshot(), problem.objective_at(given, seed)
+    now = problem.objective_at(there, seed)
+    if now is None or (here is not None and here < now):
+        problem.restore(given)
+        compared = "cannot be computed there" if now is None or here is None else f"is {now - here:.3g} lower here"
+        return f"the given hyperparameters: on all points the loss {compared} than at {words}"
+    return words
+
+
+@dataclass(frozen=True)
+class SubsetFit:
+    """The end of a fit on some of the points. The problem's parameters are there."""
+
+    objective: float  # per point
+    evaluations: int
+
+
+def fit_on_subset(problem: Problem, size: int, seed: int) -> SubsetFit | str:
+    """Go to the parameters fitted by Cholesky on `size` random points; why that failed, in words, where it did."""
     index = torch.randperm(problem.n, generator=torch.Generator().manual_seed(seed))[:size].to(problem.X.device)
     small = _on_subset(problem, index, seed)
     surface = Surface(small)
@@ -61,12 +91,9 @@ def start_from_subset(problem: Problem, size: int, seed: int) -> str:
     try:
         minimise(surface, origin, _STEPS, _TOLERANCE, lambda x: None, bounds)
     except RTGPError as error:
-        return f"the given hyperparameters (the fit on {size} points failed: {error})"
+        return str(error)
     problem.take_parameters(small)
-    return (
-        f"hyperparameters fitted by Cholesky on {size} of {problem.n} points, drawn with seed {seed} "
-        f"({len(surface.values)} evaluations, {time.perf_counter() - began:.1f} s)"
-    )
+    return SubsetFit(min(surface.values), len(surface.values))
 
 
 def _on_subset(problem: Problem, index: torch.Tensor, seed: int) -> Problem:

@@ -1,0 +1,73 @@
+"""Training from several starts: a likelihood may have several optima, and a start decides which is found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rtgp.training.problem import Problem
+from rtgp.training.result import FitResult
+from rtgp.training.start import fit_on_subset, part_of
+
+_LEAST = 200  # points of a subset, or all there are: fewer say little about the optima of all
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """spread: how far the logarithm of a parameter may be moved from the given start.
+    trained: how many ends of the fits on a subset are trained on all data, at the most.
+    apart: how far one logarithm must be from its like for two ends to be different.
+    """
+
+    spread: float = 2.0
+    trained: int = 3
+    apart: float = 0.2
+
+
+def train_from_several(
+    problem: Problem,
+    restarts: int,
+    seed: int,
+    checkpoint: str | os.PathLike[str] | None,
+    train: Callable[[str | None], FitResult],
+    settings: Restarts | None = None,
+) -> FitResult:
+    """Fit the given start and `restarts` others on a subset, train the best different ends on all data (`train`, from
+    where the model is), and leave the model at the best of these."""
+    settings = settings or Restarts()
+    size = min(problem.n, max(_LEAST, part_of(problem.n)))
+    generator = torch.Generator().manual_seed(seed)
+    given = problem.snapshot()
+    starts = [given, *(problem.perturbed(generator, settings.spread) for _ in range(restarts))]
+    found: list[tuple[float, list[Tensor]]] = []
+    for start in starts:
+        problem.restore(start)
+        end = fit_on_subset(problem, size, seed)
+        if not isinstance(end, str):
+            found.append((end.objective, problem.snapshot()))
+    chosen: list[list[Tensor]] = []
+    for _, values in sorted(found, key=lambda pair: pair[0]):
+        if len(chosen) < settings.trained and all(_distance(values, other) > settings.apart for other in chosen):
+            chosen.append(values)
+    results: list[tuple[FitResult, list[Tensor]]] = []
+    for number, start in enumerate(chosen or [given], start=1):
+        problem.restore(start)
+        result = train(None if checkpoint is None else str(Path(checkpoint) / f"start-{number}"))
+        problem.pull()
+        results.append((result, problem.snapshot()))
+    results.sort(key=lambda pair: pair[0].loss)
+    best, at = results[0]
+    problem.restore(at)
+    ends = tuple(result.loss for result, _ in results)
+    words = f"{len(starts)} starts, fitted by Cholesky on {size} points, of which {len(ends)} were trained on all"
+    apart = f"; the trainings ended {ends[-1] - ends[0]:.1e} per point apart" if len(ends) > 1 else ""
+    return replace(best, start=f"the best of {words}", message=f"{best.message}{apart}", ends=ends)
+
+
+def _distance(a: list[Tensor], b: list[Tensor]) -> float:
+    return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
