@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties.tries import examples
 from rtgp.datasets import Dataset, Scaling
 from rtgp.errors import InputError, RTGPError, SettingError
 
@@ -59,7 +60,7 @@ def test_refuses_a_wrong_number_of_names() -> None:
 
 
 @given(n=st.integers(5, 3000), seed=st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_split_is_a_partition_64_16_20(n: int, seed: int) -> None:
     data = Dataset(np.arange(n, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64))
     parts = data.split(seed)

@@ -354,7 +354,7 @@ def measured(n: int) -> dict[str, float]:
     r, group = COST_PROBES + 2, distributed.world()
     v = torch.randn(n, r, generator=generator)
     rows: Any = make_from_form(read_kernel(model.kernel, X), "sharded:dense")
-    own, factor = rows._rows.matmul(v), torch.randn(COST_RANK, len(v[group.own(n)]))
+    own, factor = rows._rows.matmul(v), torch.randn(COST_RANK, len(v[group.own(n)]), generator=generator)
     found = {
         "product": _best(lambda: rows._rows.matmul(v)),
         "pass": _best(lambda: v.square().sum(0, dtype=torch.float64)) / 3,  # read, written, read

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import socket
 import traceback
 from collections.abc import Callable
@@ -16,11 +17,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["distributed.cases"])
-_GRACE = 4.0
+# Seconds that the others have to say why they end. A silent rank is named after 3.5 (`rtgp.distributed.watch`), and a
+# loaded machine may be late.
+_GRACE = 12.0
 
 
 def _start_server() -> None:
@@ -37,9 +41,19 @@ def _start_server() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    """Below the ports that the system gives out by itself, where there are some: one of those could be another
+    connection's by the time a rank listens on it."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(given.read_text().split()[0]) if given.exists() else 32768
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(10000, lowest) if lowest > 12000 else 0
+        with socket.socket() as asked:
+            try:
+                asked.bind(("127.0.0.1", port))
+            except OSError:  # somebody listens there
+                continue
+            return int(asked.getsockname()[1])
 
 
 def environment(rank: int, size: int, port: int) -> dict[str, str]:
@@ -76,6 +90,13 @@ def _one(
         distributed.stop()
 
 
+def _is_stopped(pid: int | None) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:  # it ended: its pipe will say so
+        return False
+
+
 def outcomes(
     size: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0, limit: float = 120.0
 ) -> list[tuple[bool, Any]]:
@@ -97,7 +118,8 @@ def outcomes(
     left = dict(zip(ends, range(size), strict=True))
     while left:
         failed = any(not good for good, _ in found.values())
-        ready = wait(list(left), _GRACE if failed else limit)
+        hopeless = all(_is_stopped(processes[rank].pid) for rank in left.values())
+        ready = wait(list(left), (0.0 if hopeless else _GRACE) if failed else limit)
         if not ready:
             assert failed, f"ranks {sorted(left.values())} said nothing for {limit} s"
             for rank in left.values():

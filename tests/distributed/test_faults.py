@@ -19,8 +19,8 @@ from distributed.ranks import outcomes, run
         pytest.param(
             "error", "Rank 1 has left: OutOfMemoryError: Training by RRCG on 120 points", 60.0, marks=pytest.mark.slow
         ),
-        ("stopped", "Rank 1 gives no sign of life: it has died or is stopped", 2.0),
-        pytest.param("busy", "Rank 1 lives, but has not come to this operation", 2.0, marks=pytest.mark.slow),
+        ("stopped", "Rank 1 gives no sign of life: it has died or is stopped", 5.0),
+        pytest.param("busy", "Rank 1 lives, but has not come to this operation", 5.0, marks=pytest.mark.slow),
     ],
 )
 def test_a_lost_rank_is_named_and_its_checkpoint_goes_on(

@@ -26,10 +26,11 @@ def test_exact_expectation(rule: str, case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rr-cg", "paper"])
 def test_monte_carlo(name: str) -> None:
-    """Six components in two settings: |z| < 4 fails by chance with probability 8e-4."""
+    """Six components in two settings: |z| < 4 has a false-alarm probability of 8e-4."""
     assert np.abs(run(2, cases.z_scores, name, 400)[0]).max() < 4.0
 
 
 @pytest.mark.slow
 def test_plain_cg_fails_it() -> None:
+    """Power, far beyond what a false alarm of the test above would take."""
     assert np.abs(run(2, cases.z_scores, "cg 3", 100)[0]).max() > 10.0

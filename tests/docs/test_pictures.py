@@ -47,7 +47,7 @@ def off_by(method: str) -> list[float]:
 
 def test_what_the_picture_claims() -> None:
     """RR-CG sees the exact curve and ends at its top; CG does neither."""
-    assert max(off_by("RR-CG")) < 4.0  # 25 comparisons: chance alone would fail one such picture in 600
+    assert max(off_by("RR-CG")) < 4.0  # 25 comparisons: false alarm, one such picture in 600
     assert statistics.median(off_by(optimum.CG)) > 10.0
     exact, cg, rr = (optimum.values(optimum.read(), name, "end", "lengthscale") for name in optimum.METHODS)
     assert abs(statistics.fmean(rr) / exact[0] - 1) < 0.02

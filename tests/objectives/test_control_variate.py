@@ -114,13 +114,15 @@ def gradients(method: RRCG, count: int) -> torch.Tensor:
 def test_it_takes_noise_away() -> None:
     """Variance over 200 estimates at a rank of a quarter of n: less in every component, and 0.65 of it on average.
 
-    (Measured: 0.3 to 0.75. The ratio of two such variances has a standard deviation of 14%.)
+    (Measured: 0.3 to 0.75. The ratio of two such variances has a standard deviation of 14%. Over 8 seeds the largest is
+    0.80 +- 0.05 and the mean 0.53 +- 0.03: false alarm 1e-3.)
     """
     settings = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4)
     plain = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4, control_variate=False)
     ratio = gradients(settings, 200).var(0) / gradients(plain, 200).var(0)
     assert float(ratio.max()) < 0.95
     assert float(ratio.mean()) < 0.65
+    assert float(ratio.min()) < 1.0 / 1.6  # a contrast without it would fail the comparison below
 
 
 def costs(batch, parameters, method: RRCG, count: int = 40, first: int = 6) -> float:
@@ -193,7 +195,10 @@ def test_where_the_mean_alone_is_trained(control_variate: bool, contrast: bool) 
 
 
 def test_contrast_has_the_covariance_of_the_gradient() -> None:
-    """Half of the probes against the other half, control variate included: its variance is the probes' own."""
+    """Half of the probes against the other half, control variate included: its variance is the probes' own.
+
+    False alarm: the ratio of 300 draws is 1.06 +- 0.14 (6 seeds), outside of the bars with 5e-3 for 5 components; the
+    mean is beyond 5 standard errors with 1e-6."""
     batch, parameters = make_batch()
     objective = RRCG(preconditioner=PivotedCholesky(N // 4), refresh=1000, probes=4).make_objective()
     generator, found, scatter = torch.Generator().manual_seed(0), [], []

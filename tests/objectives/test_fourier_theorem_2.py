@@ -1,6 +1,9 @@
 """Theorem 2: random Fourier features overestimate y^T K^-1 y and underestimate log|K|, both by an amount of order 1/J.
 
 And the constant that docs/theory/fourier.md derives for the log-determinant: about d_eff^2 / J.
+
+Seeds are fixed. Over six seeds biases are 5.1 to 19 standard errors and slopes -0.83 to -1.09: a false alarm in about
+twenty new seeds. The constant is 0.67 to 0.85 and 1.30 to 1.44.
 """
 
 from __future__ import annotations

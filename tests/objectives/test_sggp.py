@@ -86,7 +86,8 @@ def test_a_minibatch_is_unbiased_for_the_sum_over_all_sets() -> None:
 
 
 def test_standard_error_and_contrast_have_the_scatter_of_the_draws() -> None:
-    """400 draws of 10 of 50 centres: a sample variance is off by 7% of itself; the bars are at about 5 sigma."""
+    """400 draws of 10 of 50 centres: a sample variance is off by 7% of itself; the bars are at about 5
+    sigma: false alarm 1e-5."""
     x, y = airports(N)
     model = make(x, y)
     batch, objective = batch_of(model), NeighbourObjective(NeighbourSettings(5, 10))

@@ -175,7 +175,7 @@ def test_duplicating_a_point_halves_its_noise_in_the_mean(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONVERGED)
 def test_the_statistical_check_can_fail(name: str) -> None:
-    """Power: the noise of the merged point is left as it was."""
+    """Power, at twice the bar of that false alarm: the noise of the merged point is left as it was."""
     twice, merged, lacking = repeated(example())
     assert isinstance(merged.noise, Tensor)
     wrong = merged.noise.clone()

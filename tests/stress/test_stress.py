@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import rtgp
 from properties.eight import METHODS
-from stress.cells import TAU, Cell, Data, evaluate, fit_outcome, make_data
-from stress.page import PAGE, document, read, within
+from stress.cells import ALARM, CALLS, TAU, TEN_PROBES, Cell, Data, evaluate, fit_outcome, judged, make_data
+from stress.page import KEY, PAGE, Row, document, read, within
 
 N = 300
 EXTREMES = [(noise, lengthscale) for noise in (1e-8, 1e-4, 10.0) for lengthscale in (1e-3, 0.1, 1e3)]
@@ -95,6 +97,81 @@ def test_no_row_is_wrong() -> None:
     assert [row for row in rows if row["after_fit"].startswith("not finite")] == []
     # By Cholesky every answer up to the limit is right; the solvers that iterate may say that they cannot.
     assert [row for row in rows if within(row) and row["method"] == "cholesky" and row["outcome"] != "right"] == []
+
+
+def cell_of(row: Row) -> Cell:
+    n, data, lengthscale, noise, dtype, method = (row[key] for key in KEY)
+    return Cell(int(n), data, float(lengthscale), float(noise), dtype, method)
+
+
+def test_no_row_counts_as_right_by_its_own_scatter() -> None:
+    """Rows have two digits, hence the 5%. A gradient's error is the norm of four that are judged one by one."""
+    rows = read()
+    for row in rows:
+        bound, scatter = cell_of(row).tolerance, ALARM * float(row["standard_error"])
+        if row["outcome"] == "right":
+            assert scatter <= 1.05 * bound, row
+            assert float(row["value_error"]) <= 1.05 * (bound + scatter), row
+            assert float(row["gradient_error"]) <= 1.05 * 2.0 * (bound + scatter), row
+        if row["outcome"] == "no answer":
+            assert scatter > 0.95 * bound, row
+    random = [row for row in rows if row["method"].endswith(TEN_PROBES)]
+    assert len(random) == 19
+    assert not [row for row in rows if row not in random and float(row["standard_error"]) > 0.0]
+    outcomes = {cell_of(row): row["outcome"] for row in rows}
+    for row in random:  # as the page says of those without an answer
+        if row["n"] == "2000":
+            assert outcomes[replace(cell_of(row), method="rr-cg")] == "right"
+
+
+@pytest.mark.parametrize(
+    "error, standard_error, outcome",
+    [
+        (0.5, 0.0, "right"),
+        (1.01, 0.0, "wrong"),  # nothing scatters: the bound itself
+        (0.5, 0.1, "right"),
+        (1.5, 0.1, "right"),
+        (0.0, 0.2, "no answer"),  # however close it came
+        (5.0, 1.0, "no answer"),
+        (50.0, 70.0, "no answer"),
+        (5.0, 0.0, "wrong"),
+        (5.0, 1.0 / ALARM, "wrong"),  # the most that an answer may scatter
+        (5.0, 0.5, "wrong"),  # without an answer, and yet seen to be wrong
+        (np.nan, 0.0, "wrong"),
+        (np.nan, np.nan, "wrong"),
+    ],
+)
+def test_what_is_right_wrong_or_no_answer(error: float, standard_error: float, outcome: str) -> None:
+    """In units of the bound; one number of seven decides."""
+    bound = 1e-6
+    errors, standard_errors = np.zeros(7), np.zeros(7)
+    errors[3], standard_errors[3] = bound * error, bound * standard_error
+    assert judged(errors, standard_errors, bound) == outcome
+
+
+def draws(rng: np.random.Generator, bias: float, scatter: float) -> str:
+    """The judgement of CALLS Gaussian calls, in units of the bound."""
+    found = bias + scatter * np.sqrt(CALLS) * rng.standard_normal((CALLS, 7))
+    return judged(np.abs(found.mean(0)), found.std(0, ddof=1) / np.sqrt(CALLS), 1.0)
+
+
+def test_the_false_alarm_is_as_stated_and_a_bias_is_seen() -> None:
+    """A bias of the bound itself, 2,000 cells of 7 numbers, each with a probability of at most 1e-4 (one side of 2e-4):
+    1.4 false alarms expected; more than 8 have a probability of 2e-5. Power: of 5 bounds every one is seen, and nothing
+    is right whose standard error is as large as the bound."""
+    rng = np.random.default_rng(0)
+    assert sum(draws(rng, 1.0, 0.1) == "wrong" for _ in range(2000)) <= 8
+    assert {draws(rng, 5.0, 0.1) for _ in range(200)} == {"wrong"}
+    assert "right" not in {draws(rng, bias, 1.0) for bias in (0.0, 5.0) for _ in range(200)}
+
+
+def test_ten_probes_give_no_answer_to_six_digits(data: dict[str, Data]) -> None:
+    """The same cell by all directions is right."""
+    cell = Cell(N, "grid", 0.1, 1e-2, "float64", "rr-cg")
+    assert evaluate(cell, data["grid"]).outcome == "right"
+    found = evaluate(replace(cell, method=cell.method + TEN_PROBES), data["grid"])
+    assert found.outcome == "no answer"
+    assert ALARM * found.standard_error > cell.tolerance
 
 
 def test_a_wrong_answer_would_be_seen(data: dict[str, Data]) -> None:
