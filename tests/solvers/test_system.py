@@ -138,6 +138,21 @@ class TestProducts:
             assert "float32 is too coarse for this system: rounding in its products amounts to 0.015 times" in words
             assert remedy in words
 
+    @pytest.mark.parametrize("growth, times", [(1.24, 1), (1.26, 2), (0.5, 1)])
+    def test_it_is_measured_again_where_a_quarter_more_is_expected(
+        self, growth: float, times: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is expected to grow as the outputscale does."""
+        measured, original = [], WhitenedSystem.product_error
+        monkeypatch.setattr(WhitenedSystem, "product_error", lambda system: measured.append(1) or original(system))
+        model = smooth(signal=10.0, n=100)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            for signal in (10.0, 10.0, 10.0 * growth):
+                model.covar_module.outputscale = NOISE * signal
+                mll(model(*model.train_inputs), model.train_targets)
+        assert len(measured) == times
+
 
 class TestLimits:
     def limits(self, dtype: torch.dtype, rounding: float = 0.0, condition: float = 1.0) -> PrecisionLimits:
