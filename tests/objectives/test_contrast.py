@@ -15,6 +15,8 @@ import torch
 
 import rtgp
 from models import Regression
+from rtgp.objectives import Truncation
+from rtgp.objectives.protocol import gradient_of
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 N = 60
@@ -148,3 +150,42 @@ def test_asking_for_it_leaves_the_gradient_alone():
         mll.evaluate(own(*own.train_inputs), own.train_targets, contrast=contrast).objective.backward()
         found.append(torch.cat([p.grad.reshape(-1) for p in own.parameters()]))
     assert torch.equal(*found)
+
+
+class CutAt:
+    """Three draws of weight 1, each up to its own end: the two y-solves and the probes."""
+
+    def __init__(self, *ends: int) -> None:
+        self.draws, self.truncations, self.survival, self._ends = 3, ends, [], ends
+
+    def next(self, proxy: float) -> tuple[float, ...] | None:
+        self.survival.append(1.0)
+        j = len(self.survival)
+        return tuple(float(j <= end) for end in self._ends) if j <= max(self._ends) else None
+
+    def require_support(self, length: int, indices: range | None = None) -> None:
+        pass
+
+
+def cut_at(first: int, second: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradient and contrast with the same probes, whose solves run to the end."""
+    own = model()
+    method = rtgp.RRCG(ResidualDriven(0.3), 4, POOR, warm_start=False, tolerance=1e-12, control_variate=False)
+    mll = rtgp.MarginalLogLikelihood(own.likelihood, own, method, torch.Generator().manual_seed(1))
+    ends = Truncation(lambda generator: CutAt(first, second, N), 0, 1, 2)
+    mll._objective.settings = replace(mll._objective.settings, truncation=ends)
+    found = mll.evaluate(own(*own.train_inputs), own.train_targets, contrast=True)
+    gradient, contrast = (gradient_of(scalar, list(own.parameters())) for scalar in (-found.objective, found.contrast))
+    return gradient, contrast
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_what_one_solve_misses_changes_gradient_and_contrast_alike(end):
+    """Exactly, sign and size, in every component: with x solved and x + a, both change by -x^T dA a / 2 + a^T dr / 2.
+    What the other solve misses enters the contrast with the other sign."""
+    whole, first, second = cut_at(N, N), cut_at(end, N), cut_at(N, end)
+    change = first[0] - whole[0]
+    assert float((change / whole[0]).abs().min()) > 1e-3
+    torch.testing.assert_close(second[0] - whole[0], change, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(first[1] - whole[1], change, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(second[1] - whole[1], -change, rtol=1e-6, atol=1e-10)

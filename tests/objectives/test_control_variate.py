@@ -18,6 +18,7 @@ from rtgp.methods import RRCG, Cholesky
 from rtgp.objectives import Batch, Extras
 from rtgp.objectives.control_coefficients import Coefficients, by_cost
 from rtgp.objectives.control_variate import COEFFICIENT, NystroemControl
+from rtgp.objectives.protocol import gradient_of
 from rtgp.operators import make_from_form
 from rtgp.solvers import LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
 
@@ -212,3 +213,20 @@ def test_contrast_has_the_covariance_of_the_gradient() -> None:
     assert float(contrast.mean(0).abs().max() / contrast.std(0).max()) < 0.3
     assert float(ratio.min()) > 0.6
     assert float(ratio.max()) < 1.6
+
+
+@pytest.mark.parametrize("probes", [2, 5])
+def test_all_of_it_leaves_no_noise_where_the_preconditioner_is_exact(
+    probes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P = A and M = dA: the trace is what stands there for it, whatever the probes. Without it they are felt."""
+    batch, parameters = make_batch()
+    exact = gradient_of(Cholesky().make_objective()(batch, None).surrogate, parameters)
+    settings = RRCG(preconditioner=PivotedCholesky(N), probes=probes)
+    errors = []
+    for c in (1.0, 0.0):
+        monkeypatch.setattr(Coefficients, "values", lambda self, guess, c=c: torch.full((2,), c, dtype=torch.float64))
+        found = settings.make_objective()(batch, torch.Generator().manual_seed(0)).surrogate
+        errors.append(float((gradient_of(found, parameters) - exact).abs().max() / exact.abs().max()))
+    assert errors[0] < 1e-6
+    assert errors[1] > 1e-2
