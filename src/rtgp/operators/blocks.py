@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels.forms import Gradients, KernelForm, Scaled, unique
+from rtgp.operators.product import wide_product
 from rtgp.operators.protocol import CrossOperator, attach_gradients, columns, tiles
 
 
@@ -52,9 +53,9 @@ class BlockOperator(ABC):
         result = torch.zeros(v.shape, dtype=torch.float64, device=v.device)
         for rows, cols in self._upper_tiles():
             block = self._block(rows, cols)
-            result[rows] += block @ v[cols]
+            result[rows] += wide_product(block, v[cols])
             if rows != cols:
-                result[cols] += block.T @ v[rows]
+                result[cols] += wide_product(block.T, v[rows])
         return result.mul_(self._scale)
 
     @abstractmethod

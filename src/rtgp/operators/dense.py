@@ -7,11 +7,10 @@ from torch import Tensor
 
 from rtgp.kernels.forms import KernelForm
 from rtgp.operators.blocks import BlockOperator
-from rtgp.operators.product import stored_product
-from rtgp.operators.protocol import columns, tiles
+from rtgp.operators.product import stored_product, wide_product
+from rtgp.operators.protocol import columns
 from rtgp.operators.triton.availability import usable
 
-_WIDE_TILE = 1024  # columns whose products are summed in the working precision
 _ALIGNED = 64
 
 
@@ -39,10 +38,7 @@ class DenseOperator(BlockOperator):
 
     def wide_matmul(self, v: Tensor) -> Tensor:
         v = columns(v, self.form.size)
-        result = torch.zeros(v.shape, dtype=torch.float64, device=v.device)
-        for cols in tiles(slice(0, self.form.size), _WIDE_TILE):
-            result += self._matrix[:, cols] @ v[cols]
-        return result.mul_(self._scale)
+        return wide_product(self._matrix, v).mul_(self._scale)
 
     def matmul(self, v: Tensor) -> Tensor:
         v = columns(v, self.form.size)

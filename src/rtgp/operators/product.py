@@ -38,3 +38,12 @@ def _onednn_linear() -> Callable[..., Tensor] | None:
         return None
     linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
     return linear
+
+
+_WIDE_ROWS = 256  # whose float64 copies stay in a CPU's cache
+
+
+def wide_product(matrix: Tensor, v: Tensor) -> Tensor:
+    """matrix @ v with products and sums in float64, a few rows at a time: no float64 copy of the whole."""
+    wide = v.double()
+    return torch.cat([rows.double() @ wide for rows in torch.split(matrix, _WIDE_ROWS)])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rtgp.errors import SettingError
 from rtgp.kernels.forms import KernelForm
-from rtgp.operators.product import stored_product
+from rtgp.operators.product import stored_product, wide_product
 from rtgp.operators.protocol import tiles
 from rtgp.operators.triton.availability import SUPPORTED, stationary, supported
 from rtgp.operators.triton.points import prepare
@@ -64,14 +64,14 @@ class StoredRows(RowBlock):
     def matmul(self, v: Tensor) -> Tensor:
         if v.device.type == "cuda" and v.dtype == torch.float32:
             # A card's library adds up all n terms one after the other, which loses too much where they cancel.
-            return self.wide_matmul(v).to(v.dtype)
+            result = torch.zeros(self._matrix.shape[0], v.shape[1], dtype=torch.float64, device=v.device)
+            for cols in tiles(slice(0, self.form.size), _WIDE_TILE):
+                result += self._matrix[:, cols] @ v[cols]
+            return result.to(v.dtype)
         return stored_product(self._matrix, v)
 
     def wide_matmul(self, v: Tensor) -> Tensor:
-        result = torch.zeros(self._matrix.shape[0], v.shape[1], dtype=torch.float64, device=v.device)
-        for cols in tiles(slice(0, self.form.size), _WIDE_TILE):
-            result += self._matrix[:, cols] @ v[cols]
-        return result
+        return wide_product(self._matrix, v)
 
 
 class TiledRows(RowBlock):
@@ -88,7 +88,8 @@ class TiledRows(RowBlock):
         for rows in tiles(self.rows, self.tile):
             target = result[rows.start - self.rows.start : rows.stop - self.rows.start]
             for cols in tiles(slice(0, self.form.size), self.tile):
-                target += self.block(rows, cols) @ v[cols]
+                block, part = self.block(rows, cols), v[cols]
+                target += wide_product(block, part) if dtype == torch.float64 else block @ part
         return result
 
 
