@@ -161,10 +161,12 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         """Set everything that is learnt from a trained model. reason: of the choice of the method."""
         method, scaling, n = result.method, preprocessing.scaling, data.n
         reason += result.method_reason.removeprefix("asked for")  # what training has made of it
-        if result.dtype == "float64" and is_exact(model) and reference(model).dtype == torch.float32:
-            # Training went over to float64; prediction begins there, with the data as they came.
+        widened = isinstance(method, (CG, RRCG, Cholesky)) and result.dtype == "float64"
+        if widened and reference(model).dtype == torch.float32:
+            # Training went over to float64; prediction begins there, with the data that were trained on.
+            x, y = model.train_inputs[0], model.train_targets
             model.double()
-            model.set_train_data(data.x, data.y, strict=False)
+            model.set_train_data(x.double(), y.double(), strict=False)
         reason += f"; {words}" if (words := clamped(method, n)) else ""
         self.dtype_ = str(reference(model).dtype).removeprefix("torch.")
         learned = model.likelihood.noise.detach().mean() * scaling.y_scale**2

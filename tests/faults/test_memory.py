@@ -18,7 +18,8 @@ from rtgp import memory
 from rtgp.cli import app
 from rtgp.errors import OutOfMemoryError
 from rtgp.operators.dense import DenseOperator
-from rtgp.training import fit
+from rtgp.operators.tiled import TiledOperator
+from rtgp.training import ConvergenceWarning, FitStatus, fit
 
 PROGRAM = Path(__file__).with_name("limited_memory.py")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs limits of Linux")
@@ -86,7 +87,7 @@ ERRORS = {
     ],
 )
 def test_at_a_later_step(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is no bad point to step back from: training ends at once, at good parameters, and can be gone on with."""
+    """It is no bad point to step back from: the kernel matrix is no longer stored, and training goes on."""
     X, y = airports(60)
     settings = {"method": "rr-cg", "optimizer": optimizer, "steps": 6, "subset_start": False, "checkpoint_every": 1}
     whole, model = make(X, y), make(X, y)
@@ -98,9 +99,33 @@ def test_at_a_later_step(optimizer: str, kind: str, monkeypatch: pytest.MonkeyPa
             run_out(monkeypatch, ERRORS[kind])
         count[0] = row["step"]
 
-    with pytest.raises(OutOfMemoryError, match=r"60 points.*does not fit.*Take operator='tiled'") as caught:
-        fit(model, model.likelihood, X, y, **settings, checkpoint=tmp_path, callback=later)
-    assert isinstance(caught.value, MemoryError)
+    result = fit(model, model.likelihood, X, y, **settings, callback=later)
+    assert result.steps == count[0] + (optimizer != "lbfgs") > 3
+    assert "no longer stored" in result.method_reason
+    for found, wanted in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["average-information", "adam", "lbfgs"])
+def test_at_a_later_step_with_nothing_left_to_change(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Training ends at once, at good parameters, and can be gone on with."""
+    X, y = airports(60)
+    settings = {"method": rtgp.RRCG(operator="dense"), "optimizer": optimizer, "steps": 6, "subset_start": False}
+    settings["checkpoint_every"] = 1
+    whole, model = make(X, y), make(X, y)
+    fit(whole, whole.likelihood, X, y, **settings)
+    count = [0]
+
+    def later(row, _) -> None:
+        if row["step"] == 2:
+            run_out(monkeypatch, ERRORS["card"])
+        count[0] = row["step"]
+
+    with pytest.warns(ConvergenceWarning, match=r"60 points.*does not fit.*Take operator='tiled'"):
+        result = fit(model, model.likelihood, X, y, **settings, checkpoint=tmp_path, callback=later)
+    assert result.status is FitStatus.LIMIT
     assert count == [2]
     assert all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
     monkeypatch.undo()
@@ -138,6 +163,7 @@ def test_other_errors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("a,y\n" + "\n".join(f"{i},{i % 3}" for i in range(40)))
     run_out(monkeypatch, ERRORS["card"])
+    monkeypatch.setattr(TiledOperator, "matmul", DenseOperator.matmul)  # nor that
     method = ["--method", "rr-cg", "--steps", "2"]
     result = CliRunner().invoke(app, ["fit", str(tmp_path / "d.csv"), "-t", "y", "-o", str(tmp_path / "m"), *method])
     assert result.exit_code == 1

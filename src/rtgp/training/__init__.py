@@ -1,7 +1,10 @@
 """Training: optimisers, stopping, history, checkpoints."""
 
+from typing import Any
+
+from rtgp.training import errors as _errors
 from rtgp.training.choose import choose_method
-from rtgp.training.errors import CheckpointError, CheckpointWarning, ConvergenceWarning, TrainingError
+from rtgp.training.errors import CheckpointError, CheckpointWarning, TrainingError
 from rtgp.training.fit import fit
 from rtgp.training.history import History, hyperparameters
 from rtgp.training.result import FitInterrupted, FitResult, FitStatus
@@ -9,7 +12,6 @@ from rtgp.training.result import FitInterrupted, FitResult, FitStatus
 __all__ = [
     "CheckpointError",
     "CheckpointWarning",
-    "ConvergenceWarning",
     "FitInterrupted",
     "FitResult",
     "FitStatus",
@@ -19,3 +21,9 @@ __all__ = [
     "fit",
     "hyperparameters",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ConvergenceWarning":  # scikit-learn's, loaded with its first use
+        return _errors.ConvergenceWarning
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

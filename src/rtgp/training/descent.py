@@ -5,6 +5,7 @@ Averaging the last iterates on top of it was measured and changed nothing (less 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,12 +54,12 @@ class _Descent:
             try:
                 stop = self._step()
             except _NoWayOnError as obstacle:
-                return self._outcome(FitStatus.LIMIT, f"ended: {obstacle}")
+                return replace(self._outcome(FitStatus.LIMIT, f"ended: {obstacle}"), final=False)
             self.session.keep(self.done, self._state())
             self._look_for_a_plateau()
             if stop:
                 self.session.save(self.done, self._state())
-                return self._outcome(FitStatus.STOPPED, "the callback asked to stop")
+                return replace(self._outcome(FitStatus.STOPPED, "the callback asked to stop"), final=False)
             if self.session.due(self.done) and self.done < self.schedule.end:
                 self.session.save(self.done, self._state())
         return self._end()

@@ -23,7 +23,6 @@ from rtgp.operators import group_for
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import choose_method
 from rtgp.training.descent import descend
-from rtgp.training.errors import ConvergenceWarning
 from rtgp.training.features import warn_of_features
 from rtgp.training.lbfgs import train_lbfgs
 from rtgp.training.newton import MOST_PARAMETERS, descend_newton
@@ -232,7 +231,8 @@ def _train(
 
 def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> FitResult:
     method, message = session.problem.method, outcome.message
-    loss, error = session.final or _final_loss(session)
+    known = session.final or _final_loss(session)
+    loss, error = known or _last_loss(session)
     if isinstance(method, CG):
         message += "; plain CG is biased, so the loss and the optimum are off by an unknown amount"
     if isinstance(method, RFF):
@@ -248,9 +248,11 @@ def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> 
         "loss_error": error,
         "message": message,
     }
-    if outcome.status is not FitStatus.STOPPED:  # one that was stopped may be gone on with
+    if outcome.final and known is not None:
         session.save(outcome.steps, outcome.state, finished)
     if outcome.status is not FitStatus.CONVERGED:
+        from sklearn.exceptions import ConvergenceWarning
+
         warnings.warn(
             f"Training has not converged: {message.rstrip('.')}. The parameters are the best so far.",
             ConvergenceWarning,
@@ -259,20 +261,19 @@ def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> 
     return _result(session, finished, reason, optimizer)
 
 
-def _final_loss(session: Session) -> tuple[float, float]:
-    """At the final parameters; what the last step saw, where that fails."""
+def _final_loss(session: Session) -> tuple[float, float] | None:
+    """At the final parameters; None where that fails."""
     problem = session.problem
     try:
-        found = combined(problem.estimates(1 if problem.exact else FINAL_ESTIMATES))
-        assert found is not None
-        return found
+        return combined(problem.estimates(1 if problem.exact else FINAL_ESTIMATES))
     except (RankError, DisagreementError):
         raise
     except RTGPError:
-        return _last_loss(session)
+        return None
 
 
 def _last_loss(session: Session) -> tuple[float, float]:
+    """What the last step saw."""
     if not len(session.history):
         return math.nan, math.nan
     return tuple(float(session.history.column(name)[-1]) for name in ("loss", "loss_error"))  # type: ignore[return-value]

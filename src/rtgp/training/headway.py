@@ -25,6 +25,7 @@ class Headway:
     most: iterations at which a run is given up where Cholesky is not possible.
     patience: how many evaluations by Cholesky a single run may cost before it is given up.
     recent: steps whose mean length decides whether Cholesky is the cheaper.
+    exact_steps: that a training by Cholesky would still take.
     speed: by kind of device, how many times faster a factorisation in float64 works through its operations than a
         product of K with a few columns in float32 does (n = 9,600 on two cores; n = 25,600 on an H200).
     """
@@ -33,12 +34,17 @@ class Headway:
     most: int = 1000
     patience: float = 3.0
     recent: int = 3
+    exact_steps: int = 15
     speed: dict[str, float] = field(default_factory=lambda: {"cpu": 2.0, "cuda": 4.0})
 
     def break_even(self, n: int, rank: int, columns: int, device: torch.device) -> int:
-        """Iterations that cost as much as the value and gradient by Cholesky: n^3 operations."""
+        """Iterations that cost as much as the value and gradient by Cholesky, from which on a run is too long."""
+        return max(self.least, int(self.cost(n, rank, columns, device)))
+
+    def cost(self, n: int, rank: int, columns: int, device: torch.device) -> float:
+        """Of the value and gradient by Cholesky, n^3 operations, in iterations of conjugate gradients."""
         speed = self.speed.get(device.type, self.speed["cuda"])
-        return max(self.least, int(n**3 / (speed * iteration_cost(n, rank, columns))))
+        return n**3 / (speed * iteration_cost(n, rank, columns))
 
     def limit(self, n: int, rank: int, columns: int, device: torch.device, exact_possible: bool) -> int:
         """Iterations after which one run is given up."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rtgp.distributed.errors import DisagreementError, RankError
-from rtgp.errors import OutOfMemoryError, RTGPError
+from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
 from rtgp.training.errors import CheckpointError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation, Problem
@@ -74,7 +74,7 @@ class Surface:
         self.move_to(x)
         k = len(self.values)
         try:
-            self._evaluations[k] = self._first() if not self.values else self.problem.evaluate()
+            self._evaluations[k] = self._evaluated()
             value = self._evaluations[k].objective
             grads = [leaf.grad.reshape(-1).double() for leaf in self.problem.leaves if leaf.grad is not None]
             gradient = torch.cat(grads).cpu().numpy().copy()
@@ -93,14 +93,16 @@ class Surface:
         self.gradients.append(gradient)
         return k
 
-    def _first(self) -> Evaluation:
-        """Where it fails, once more with what can be changed."""
-        point = self.problem.point
+    def _evaluated(self) -> Evaluation:
+        """Where it fails at the start, or for want of memory, once more with what can be changed. Anywhere else the
+        surface must stay the same."""
+        point, first = self.problem.point, not self.values
         while True:
             try:
                 return self.problem.evaluate()
             except RTGPError as error:
-                if not self.problem.overcome(error, last_resort=True):
+                changeable = first or isinstance(error, OutOfMemoryError)
+                if not (changeable and self.problem.overcome(error, last_resort=first)):
                     raise
                 self.problem.move_to(point)
 
@@ -225,7 +227,8 @@ def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
             accept(start)
         status, words = minimise(surface, start, steps, tolerance, accept)
     except _StopError:
-        return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict())
+        return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict(), final=False)
     evaluations = f"{iteration - 1} steps, {len(surface.values)} evaluations"
     message = f"{'converged' if status is FitStatus.CONVERGED else 'ended'} by L-BFGS in {evaluations}: {words}"
-    return Outcome(status, iteration - 1, message, surface.state_dict())
+    final = status is not FitStatus.LIMIT or isinstance(surface.failure, NotPositiveDefiniteError)
+    return Outcome(status, iteration - 1, message, surface.state_dict(), final)

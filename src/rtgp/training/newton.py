@@ -14,6 +14,7 @@ its noise it is taken, as a whole, and training does not end before it promises 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ _LEAST_REACH = 1e-2  # below it a failure is not the step's fault
 _MOMENTUM = 0.3
 _STIFFEST = 4.0  # that the Hessian is believed to be, in units of the information matrix
 _CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
+_PATIENCE = 60  # settled steps: noise that needs more to be averaged out is too much
 _LEAST_SETTLED = 3  # steps without clear progress before training may end
 _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
 _RECENT = 5  # steps over which the noise is averaged
@@ -114,10 +116,10 @@ class _Newton:
             try:
                 stop = self._step()
             except _NoWayOnError as obstacle:
-                return self._outcome(FitStatus.LIMIT, f"ended: {obstacle}")
+                return replace(self._outcome(FitStatus.LIMIT, f"ended: {obstacle}"), final=False)
             if stop:
                 self.session.save(self.done, self._state())
-                return self._outcome(FitStatus.STOPPED, "the callback asked to stop")
+                return replace(self._outcome(FitStatus.STOPPED, "the callback asked to stop"), final=False)
             self.session.keep(self.done, self._state(), self.accepted)
             if self._finished() and self._confirmed():
                 self.session.final = combined([(one.loss, self._error(one)) for one in self.final])
@@ -184,7 +186,8 @@ class _Newton:
         else:
             self._go_on(found)
         stop = self.session.record(row, self.steps)
-        if self.problem.consider_cholesky():
+        needed = self._noise() / (_NOISE_SHARE * self.tolerance) if self.tolerance and self.settled else 0.0
+        if self.problem.consider_cholesky(self.steps - self.done, needed > max(self.steps, _PATIENCE)):
             self._start_exact()
         return stop
 
@@ -321,13 +324,14 @@ class _Newton:
         length = min(slope / bend, _SOFTEST) if bend * _SOFTEST > slope else _SOFTEST
         if length * slope - 0.5 * length**2 * bend <= _LEFT_SHARE * self.tolerance:
             return True
-        self._go_over_the_ridge(here, length * step)
+        self._go_along_the_ridge(here, gradient, length * step)
         return False
 
-    def _go_over_the_ridge(self, here: Tensor, way: Tensor) -> None:
-        """Take up training again where the checks have led."""
-        self.accepted = here
-        self.loss = (math.inf, 0.0)  # the next point is judged by what comes after it
+    def _go_along_the_ridge(self, here: Tensor, gradient: Tensor, way: Tensor) -> None:
+        """Take up training again where the checks have led. They are what the next point is compared with."""
+        self.accepted, self.gradient = here, gradient
+        errors = math.sqrt(sum(self._error(one) ** 2 for one in self.final))
+        self.loss = (sum(one.objective for one in self.final) / len(self.final), errors / len(self.final))
         self.velocity = way.clamp(-_FURTHEST, _FURTHEST)
         self.settled = 0
         self._forget()

@@ -16,6 +16,7 @@ class Outcome:
     steps: int
     message: str
     state: dict[str, Any]  # of the optimiser, for the checkpoint
+    final: bool = True  # whether the same run would end here again; if not, a later one may go on from its checkpoint
 
 
 def combined(estimates: list[tuple[float, float]]) -> tuple[float, float] | None:

@@ -119,14 +119,21 @@ class Problem:
         hopeless = isinstance(error, (OutOfMemoryError, InputError)) or not last_resort
         return not hopeless and self._take_cholesky(_first_sentence(error))
 
-    def consider_cholesky(self) -> bool:
-        """Take Cholesky where the last runs have cost more than it would; whether it was taken."""
+    def consider_cholesky(self, steps_left: int, too_noisy: bool) -> bool:
+        """Take Cholesky where the last runs have cost more than it would, or where noise that cannot be averaged out
+        would keep conjugate gradients busy for all the steps that are left, and these cost more; whether it was
+        taken."""
         runs = self._runs[-self._headway.recent :]
         if len(runs) < self._headway.recent or not self._exact_possible():
             return False
         mean, most = sum(runs) / len(runs), self._break_even()
-        return mean > most and self._take_cholesky(
-            f"{mean:.0f} iterations a step cost more than a factorisation, which takes the time of {most}"
+        if mean > most:
+            return self._take_cholesky(f"{mean:.0f} iterations a step, and a factorisation costs as much as {most}")
+        exact_steps = self._headway.exact_steps * self._headway.cost(self.n, *self._size(), self.X.device)
+        return (
+            too_noisy
+            and mean * steps_left > exact_steps
+            and self._take_cholesky("the noise of the gradients is too much to be averaged out in the steps left")
         )
 
     def _take_cholesky(self, why: str) -> bool:
@@ -226,9 +233,11 @@ class Problem:
         contrast: whether that is wanted; information: the tolerance of the average-information matrix if it is.
         """
         self.push()
+        draws = self.generator.get_state()
         try:
             found = self._evaluate(contrast, information)
         except Exception:
+            self.generator.set_state(draws)  # another try has the same: new ones would leave out those that fail
             self.restore(self._good)
             raise
         self._good = self.snapshot()
