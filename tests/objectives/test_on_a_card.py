@@ -36,8 +36,7 @@ def evaluations(method: rtgp.RRCG, n: int, forget: bool) -> list[tuple[float, to
         for parameter in model.parameters():
             parameter.grad = None
         if forget:
-            objective._system = None
-            objective._recordings.clear()
+            objective.release()
         loss = -mll(model(*model.train_inputs), model.train_targets)
         loss.backward()
         pieces = [p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]

@@ -83,10 +83,15 @@ class KrylovObjective:
         self._coefficients = Coefficients()  # of the control variate
         self._by_cost: Tensor | None = None  # the metric in which they are learnt: of the last information matrix
 
-    def reset(self) -> None:
-        self._warned, self._warned_of_float64, self._measured = False, False, 0.0
+    def release(self) -> None:
+        """Free what a card keeps for the next call: the stored kernel and recordings of runs with it. That makes them
+        anew."""
         self._system = None
-        self._recordings.clear()
+        self._recordings.release()
+
+    def reset(self) -> None:
+        self.release()
+        self._warned, self._warned_of_float64, self._measured = False, False, 0.0
         self._upkeep.reset()
         self._coefficients.reset()
         self._by_cost = None
@@ -229,8 +234,7 @@ class KrylovObjective:
         """The one of the last call in the same memory, or a new one."""
         if self._system is not None and self._system.renew(form, noise):
             return self._system
-        self._system = None
-        self._recordings.clear()  # its memory is free for the new one
+        self.release()  # its memory is free for the new one
         return WhitenedSystem(make_from_form(form, self.settings.operator), noise)
 
     def _prepared(

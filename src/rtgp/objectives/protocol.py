@@ -93,7 +93,7 @@ class Objective(Protocol):
     ) -> LossEstimate: ...
 
     def reset(self) -> None:
-        """Forget everything held between calls."""
+        """Forget everything held between calls, and free its memory at once."""
         ...
 
     def state_dict(self) -> State:
