@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rtgp.kernels import read_kernel
 from rtgp.kernels.batches import small_blocks
+from rtgp.ownership import without_cycles
 
 # Added to K(Z, Z), as a part of the target's variance: GPyTorch's own for targets of unit variance.
 JITTER = {torch.float32: 1e-4, torch.float64: 1e-6}
@@ -30,6 +31,7 @@ class VariationalModel(ApproximateGP):
         super().__init__(VariationalStrategy(self, inducing, distribution, jitter_val=jitter))
         self.likelihood, self.mean_module, self.covar_module = likelihood, mean, kernel
         self.variational_strategy.variational_params_initialized.fill_(1)  # m = 0, R = I, unless set otherwise
+        without_cycles(self)  # but for GPyTorch's strategy, which holds the model that holds it
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         mean, covariance = self.mean_module(x), self.covar_module(x)
@@ -44,6 +46,10 @@ class VariationalModel(ApproximateGP):
         """Z, (m, d)."""
         points: Tensor = self.variational_strategy.inducing_points
         return points
+
+    def forget(self) -> None:
+        """Drop what GPyTorch keeps of K(Z, Z) from one call in training mode to the next, autograd history included."""
+        self.variational_strategy._clear_cache()
 
     @property
     def jitter(self) -> float:

@@ -77,6 +77,7 @@ def train_variational(
             history.append(row)
             bar.update(row, steps)
     set_best_distribution(model, x, y)
+    model.forget()
     model.eval(), model.likelihood.eval()
     for parameter in model.parameters():
         parameter.grad = None
