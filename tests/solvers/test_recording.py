@@ -209,7 +209,7 @@ def fake_card(monkeypatch: pytest.MonkeyPatch, spoilt: bool) -> list[str]:
             calls.append("off the stream")
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(calls, spoilt))
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr("rtgp.solvers.recorder._stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("synchronize"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -40,7 +42,7 @@ class CudaRecorder:
         self._device = device
 
     def record(self, work: Work) -> Recording:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        graph, stream = torch.cuda.CUDAGraph(), _stream(self._device, threading.get_ident())
         stream.wait_stream(torch.cuda.current_stream(self._device))
         try:
             # Whatever a collection frees on the card spoils the recording, and so would other threads' work in the
@@ -62,6 +64,17 @@ class CudaRecorder:
             raise
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return _CudaRecording(graph, self._device)
+
+
+@functools.cache
+def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
+    """One for all recordings of a thread. cuBLAS keeps a workspace for every stream that it has seen: it takes it here,
+    not within a recording, of whose memory it would hold a part for good."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        some = torch.zeros(8, 8, device=device)
+        torch.mm(some, some)
+    return stream
 
 
 class _CudaRecording:
