@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 M = TypeVar("M", bound=torch.nn.Module)
+E = TypeVar("E", bound=BaseException)
 
 
 def without_cycles(module: M, recurse: bool = True) -> M:
@@ -44,3 +45,12 @@ def collector_held_off() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def without_frames(error: E) -> E:
+    """The same error, to be kept: without its tracebacks, whose frames hold everything that was at work."""
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__cause__ or part.__context__
+    return error
