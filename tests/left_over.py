@@ -23,9 +23,8 @@ class OnPurposeError(Exception):
 def left_over(call: Callable[[], object], *errors: type[BaseException]) -> list[str]:
     """Objects of rtgp and large tensors that are still there after a call, which may end in one of the errors.
 
-    Two kinds are GPyTorch's own and left out, with the parameters, buffers and data that they hold: its modules, each
-    of which holds itself by a hook (`rtgp.ownership`), and so a user's model; and the model of an SVGP, which its
-    strategy holds.
+    Left out, with the parameters, buffers and data that they hold, are GPyTorch's own modules, and so a user's model:
+    each holds itself by a hook (`rtgp.ownership`).
     """
     gc.collect()
     before = {id(found): found for found in gc.get_objects() if _is_ours(found)}

@@ -47,7 +47,6 @@ class _Wide:
     """The model in float64, with the factor of K(Z, Z)."""
 
     def __init__(self, model: Any) -> None:
-        # Not the whole model, which can only be freed by the garbage collector.
         mean, kernel = copy.deepcopy((model.mean_module, model.covar_module))
         self._mean, self._z = without_cycles(mean.double().eval()), model.inducing_points.detach().double()
         self._m, self._root = model.whitened_mean.detach().double(), model.whitened_root.detach().double()
