@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,8 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
+        # Whoever catches this may try something smaller at once: what the calls that failed held must be free by then.
+        traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(f"{what} does not fit into the memory that is left. {remedy}.") from error
 
 

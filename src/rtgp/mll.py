@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
@@ -20,6 +21,7 @@ from rtgp.kernels import KernelForm, read_covariance
 from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import RRCG, Method, likelihood_method
 from rtgp.objectives import Batch, EstimateStats, Extras, covers
+from rtgp.ownership import without_cycles
 
 
 class NotPSDCovarianceError(NotPositiveDefiniteError, NotPSDError):
@@ -39,7 +41,8 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
     """An estimate of the log marginal likelihood, divided by n, whose backward() is the gradient estimate.
 
     It follows GPyTorch's scaling, priors and added loss terms. Preconditioner and warm start are held between calls;
-    `reset()` clears them. `last` holds the statistics of the latest estimate.
+    `reset()` clears them. `last` holds the statistics of the latest estimate. `release()`, or the end of a `with`
+    block, frees the memory that is held for the next call.
 
     method: "cholesky", "cg", "rr-cg" or a settings object such as rtgp.RRCG() (the default).
     generator: where random numbers come from; None: torch's default generator.
@@ -76,6 +79,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         self._generator = generator
         self._objective = self.method.make_objective(frozen=draws == "frozen")
         self._seed: int | None = None
+        without_cycles(self, recurse=False)  # the model and the likelihood are the caller's
 
     def reset(self) -> None:
         """Forget the preconditioner, the warm start and frozen draws."""
@@ -85,6 +89,19 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
     def overcome(self, error: RTGPError) -> str | None:
         """Change what can be changed so that an estimate that failed may succeed: what was changed, in words."""
         return self._objective.overcome(error)
+
+    def release(self) -> None:
+        """Free the preconditioner, the warm start, the stored kernel and what a card has recorded. Another call makes
+        them anew; frozen draws stay what they were."""
+        self._objective.reset()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     def forward(self, function_dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Tensor:
         """The estimate for the model's output on its training inputs, `model(train_x)`, and the targets."""

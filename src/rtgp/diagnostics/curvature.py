@@ -34,6 +34,7 @@ def information_of(subject: Subject, units: Units, cholesky: bool, seed: int) ->
         covered = mll.knows_information(prior, subject.y)
         found = mll.evaluate(prior, subject.y, information=_TOLERANCE, iterations=None).information
     finally:
+        mll.release()
         for parameter in left_out:
             parameter.requires_grad_(True)
     assert found is not None

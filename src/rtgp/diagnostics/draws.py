@@ -137,16 +137,17 @@ class Estimator:
     def sample(self, seeds: Sequence[int]) -> Sample:
         """One draw for each seed, each from nothing unless `keep`."""
         gradients, stats, seconds = [], [], []
-        for seed in seeds:
-            self._generator.manual_seed(seed)
-            if not self._keep:
-                self._mll.reset()
-            self._mll.zero_grad()
-            began = time.perf_counter()
-            loss = -self._mll(self._subject.model(self._subject.X), self._subject.y) * len(self._subject.y)
-            loss.backward()
-            gradients.append(self.units.gradient())  # on the CPU: all is done
-            seconds.append(time.perf_counter() - began)
-            assert self._mll.last is not None
-            stats.append(self._mll.last)
+        with self._mll:
+            for seed in seeds:
+                self._generator.manual_seed(seed)
+                if not self._keep:
+                    self._mll.reset()
+                self._mll.zero_grad()
+                began = time.perf_counter()
+                loss = -self._mll(self._subject.model(self._subject.X), self._subject.y) * len(self._subject.y)
+                loss.backward()
+                gradients.append(self.units.gradient())  # on the CPU: all is done
+                seconds.append(time.perf_counter() - began)
+                assert self._mll.last is not None
+                stats.append(self._mll.last)
         return Sample(torch.stack(gradients), tuple(stats), tuple(seconds))

@@ -21,6 +21,7 @@ from torch import Tensor
 from rtgp.datasets import Dataset
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
 from rtgp.methods import Cholesky
+from rtgp.ownership import without_cycles
 from rtgp.training import fit
 
 FIT_ROWS = 1000  # bare data: hyperparameters are fitted by Cholesky on at most so many rows
@@ -40,7 +41,7 @@ class Subject:
 
     def to(self, dtype: torch.dtype) -> Subject:
         """The same in another precision."""
-        model = copy.deepcopy(self.model).to(dtype)
+        model = without_cycles(copy.deepcopy(self.model).to(dtype))
         X, y = self.X.to(dtype), self.y.to(dtype)
         model.set_train_data(X, y, strict=False)
         return Subject(model, X, y, self.origin)
@@ -80,7 +81,7 @@ def _of_model(model: Any) -> Subject:
             f"Expected a model of one input tensor (n, d). Got {len(model.train_inputs)} input tensors."
         )
     with _without_prediction_cache(model):
-        own = copy.deepcopy(model)
+        own = without_cycles(copy.deepcopy(model))
     (X,), y = own.train_inputs, own.train_targets
     return Subject(own.train(), X, y, "the model's present ones")
 
@@ -135,7 +136,7 @@ def _of_data(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, see
     index = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:FIT_ROWS]
     made = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1])) if kernel is None else copy.deepcopy(kernel)
     likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_NOISE_FLOOR))
-    model = _Regression(X[index], target[index], likelihood, made).to(working)
+    model = without_cycles(_Regression(X[index], target[index], likelihood, made).to(working))
     with torch.no_grad():
         likelihood.noise = math.log(2.0)
     result = fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -15,9 +16,28 @@ from torch import Tensor
 
 from rtgp.kernels import read_kernel
 from rtgp.kernels.batches import small_blocks
+from rtgp.ownership import without_cycles
 
 # Added to K(Z, Z), as a part of the target's variance: GPyTorch's own for targets of unit variance.
 JITTER = {torch.float32: 1e-4, torch.float64: 1e-6}
+
+
+class _Strategy(VariationalStrategy):
+    """GPyTorch's own, without holding the model that holds it."""
+
+    @property
+    def model(self) -> Any:
+        return self._held()
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        object.__setattr__(self, "_held", weakref.ref(model))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": self.model}  # for copies and pickles, which know no weak references
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_held": weakref.ref(state["_held"])})
 
 
 class VariationalModel(ApproximateGP):
@@ -27,9 +47,10 @@ class VariationalModel(ApproximateGP):
     def __init__(self, inducing: Tensor, likelihood: Any, mean: Mean, kernel: Kernel, jitter: float) -> None:
         # No noise on the first mean: it would come from torch's global generator.
         distribution = CholeskyVariationalDistribution(inducing.shape[0], mean_init_std=0.0)
-        super().__init__(VariationalStrategy(self, inducing, distribution, jitter_val=jitter))
+        super().__init__(_Strategy(self, inducing, distribution, jitter_val=jitter))
         self.likelihood, self.mean_module, self.covar_module = likelihood, mean, kernel
         self.variational_strategy.variational_params_initialized.fill_(1)  # m = 0, R = I, unless set otherwise
+        without_cycles(self)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         mean, covariance = self.mean_module(x), self.covar_module(x)
@@ -44,6 +65,10 @@ class VariationalModel(ApproximateGP):
         """Z, (m, d)."""
         points: Tensor = self.variational_strategy.inducing_points
         return points
+
+    def forget(self) -> None:
+        """Drop what GPyTorch keeps of K(Z, Z) from one call in training mode to the next, autograd history included."""
+        self.variational_strategy._clear_cache()
 
     @property
     def jitter(self) -> float:

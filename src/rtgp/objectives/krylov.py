@@ -86,10 +86,16 @@ class KrylovObjective:
         self._coefficients = Coefficients()  # of the control variate
         self._by_cost: Tensor | None = None  # the metric in which they are learnt: of the last information matrix
 
+    def release(self) -> None:
+        """Free what a card keeps for the next call: the stored kernel and recordings of runs with it. That makes them
+        anew."""
+        self._system = None
+        self._recordings.release()
+
     def reset(self) -> None:
+        self.release()
         self._warned, self._warned_of_float64, self._measured = False, False, 0.0
         self._operator, self._widenable = self.settings.operator, False
-        self._drop_system()
         self._upkeep.reset()
         self._coefficients.reset()
         self._by_cost = None
@@ -104,7 +110,7 @@ class KrylovObjective:
         if self._operator != "auto":
             return None
         self._operator = "tiled"
-        self._drop_system()
+        self.release()
         return "the kernel matrix is no longer stored: its entries are computed in every product"
 
     def _widen(self, error: RTGPError) -> str | None:
@@ -252,12 +258,8 @@ class KrylovObjective:
         """The one of the last call in the same memory, or a new one."""
         if self._system is not None and self._system.renew(form, noise):
             return self._system
-        self._drop_system()  # its memory is free for the new one
+        self.release()  # its memory is free for the new one
         return WhitenedSystem(make_from_form(form, self._operator), noise)
-
-    def _drop_system(self) -> None:
-        self._system = None
-        self._recordings.clear()
 
     def _prepared(
         self, batch: Batch, pivots: torch.Generator

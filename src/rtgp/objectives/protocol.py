@@ -95,7 +95,7 @@ class Objective(Protocol):
     ) -> LossEstimate: ...
 
     def reset(self) -> None:
-        """Forget everything held between calls."""
+        """Forget everything held between calls, and free its memory at once."""
         ...
 
     def overcome(self, error: RTGPError) -> str | None:

@@ -36,6 +36,10 @@ class ExpertsPosterior(MarginalPosterior):
         own, settings = model.experts[self._group.own(len(model))], replace(settings, operator="auto")
         self._experts = [Posterior(expert, expert.likelihood, settings) for expert in own]
 
+    def release(self) -> None:
+        for expert in self._experts:
+            expert.release()
+
     def _reference(self) -> Tensor:
         inputs: Tensor = self.model.experts[0].train_inputs[0]
         return inputs

@@ -35,6 +35,10 @@ class MarginalPosterior(ABC):
         self.model, self.likelihood = model, likelihood
 
     @abstractmethod
+    def release(self) -> None:
+        """Free what is held from call to call; the next one computes it anew."""
+
+    @abstractmethod
     def _reference(self) -> Tensor:
         """A tensor of the model (..., d) whose dtype and columns are those of its inputs."""
 

@@ -34,6 +34,10 @@ class Posterior:
         with evaluating(model):
             self._now()
 
+    def release(self) -> None:
+        """Free what predictions are made from: the factor or the stored kernel. The next call computes it anew."""
+        self._ready = None
+
     @property
     def report(self) -> PosteriorReport:
         """How it was computed, for the model as it is now."""
@@ -81,11 +85,13 @@ class Posterior:
         with evaluating(self.model):
             now = self._now()
             X = check_new_inputs(X, now.prior.x.shape[1])
+            result: Tensor | None = None
             try:
                 result = compute(now, X)
             except (ConvergenceError, NotPositiveDefiniteError):
                 if now.system.dtype == torch.float64:
                     raise
+            if result is None:  # not within the clause above, where the error holds what it came from
                 self._ready = now = None  # type: ignore[assignment]  # its memory, before more is taken
                 self._ready = make_ready(self.model, self.likelihood, self.settings, allow_float32=False)
                 result = compute(self._ready, X)

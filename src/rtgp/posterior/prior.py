@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rtgp.errors import InputError, RTGPError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
+from rtgp.ownership import without_cycles
 from rtgp.posterior.checks import check_noise, check_targets, check_training_inputs
 
 _SLAB_BYTES = 64 * 2**20  # of inputs, read through the model at once
@@ -69,7 +70,7 @@ class Prior:
                 "float32 is too coarse to predict from this model, and it cannot be copied to float64 "
                 f"({error}). Make the posterior of the model in float64: model.double()."
             ) from error
-        return Prior.read(copied, likelihood)
+        return Prior.read(without_cycles(copied), likelihood)
 
     def slabs(self, x_new: Tensor) -> Iterator[tuple[slice, Tensor, KernelForm]]:
         """(which of the new points, their prior mean (m,), the form of the training points followed by them)."""

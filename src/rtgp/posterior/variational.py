@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels import KernelForm, read_kernel
+from rtgp.ownership import without_cycles
 from rtgp.posterior import sampling
 from rtgp.posterior.marginal import MarginalPosterior
 from rtgp.solvers.cholesky import cholesky_factor
@@ -23,6 +24,9 @@ _BYTES = 128 * 2**20  # of K(Z, x) and of each of the arrays made from it
 
 class VariationalPosterior(MarginalPosterior):
     """Of a `VariationalModel`. Everything that depends on the model is computed anew in each call: O(m^3)."""
+
+    def release(self) -> None:
+        """Nothing is held."""
 
     def _reference(self) -> Tensor:
         points: Tensor = self.model.inducing_points
@@ -43,11 +47,10 @@ class _Wide:
     """The model in float64, with the factor of K(Z, Z)."""
 
     def __init__(self, model: Any) -> None:
-        model.variational_strategy._clear_cache()  # holds autograd history, which cannot be copied
-        wide = copy.deepcopy(model).double().eval()
-        self._mean, self._z = wide.mean_module, wide.inducing_points.detach()
-        self._m, self._root = wide.whitened_mean, wide.whitened_root
-        self._form = read_kernel(wide.covar_module, self._z)
+        mean, kernel = copy.deepcopy((model.mean_module, model.covar_module))
+        self._mean, self._z = without_cycles(mean.double().eval()), model.inducing_points.detach().double()
+        self._m, self._root = model.whitened_mean.detach().double(), model.whitened_root.detach().double()
+        self._form = read_kernel(without_cycles(kernel.double().eval()), self._z)
         self._inducing = slice(0, len(self._z))
         covariance = self._form.block(self._inducing, self._inducing)
         covariance.diagonal().add_(model.jitter)

@@ -60,8 +60,14 @@ def conjugate_gradients(
     residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
     chunk: iterations between two looks at the error proxy, by default 1 on a CPU and 4 on a GPU, which would wait for
     every look. Whether a run goes on is decided as if after every iteration: what is beyond its end is thrown away.
-    recordings: where runs on a card are kept for the next call.
+    recordings: where runs on a card are kept for the next call; None: nothing is kept.
     """
+    if recordings is None:
+        with Recordings() as own:
+            return conjugate_gradients(
+                matmul, rhs, weighting, outputs, preconditioner, groups=groups, reference=reference,
+                tolerance=tolerance, keep_basis=keep_basis, max_iterations=max_iterations, chunk=chunk, recordings=own,
+            )  # fmt: skip
     n, r = rhs.shape
     groups = [slice(0, r)] if groups is None else groups
     scale = _extreme_scale(rhs)
@@ -76,8 +82,7 @@ def conjugate_gradients(
 
     run: Iteration
     if size > 1 and usable(rhs.device):
-        kept = Recordings() if recordings is None else recordings
-        run = kept.start(matmul, rhs, preconditioner, precision, groups, reference or {}, size)
+        run = recordings.start(matmul, rhs, preconditioner, precision, groups, reference or {}, size)
     else:
         run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
     solutions = rhs.new_zeros(n, len(outputs))

@@ -9,15 +9,18 @@ from torch import Tensor
 
 from rtgp.solvers.iteration import Chunk, Iteration, Told
 from rtgp.solvers.preconditioner import Preconditioner
+from rtgp.solvers.recorder import CudaRecorder, Recorder
+from rtgp.solvers.replays import Replays
 
 _AHEAD = 2**16  # rows up to which a card is done with a chunk before the host has looked at it
 
 
 class FusedIteration(Iteration):
     """Chunks of `count` iterations. The first runs as it comes, later ones are recorded (a CUDA graph for each half of
-    the memory) and from then on replayed, in later runs too.
+    the memory) and from then on replayed, in later runs too, until `release`.
 
     The memory has two halves, which chunks take in turn: one may be queued before what the other holds has been used.
+    recorder: CUDA's on a card, none elsewhere, by default.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class FusedIteration(Iteration):
         groups: Sequence[slice],
         reference: Mapping[int, float],
         count: int,
+        recorder: Recorder | None = None,
     ) -> None:
         from rtgp.solvers.recurrence import Recurrence
 
@@ -39,6 +43,9 @@ class FusedIteration(Iteration):
         self._recurrence = Recurrence(rhs, self._scale, self._floor, groups)
         halves = 2 if rhs.shape[0] <= _AHEAD else 1
         self._halves = [_Half(count, rhs) for _ in range(halves)]
+        if recorder is None and rhs.is_cuda:
+            recorder = CudaRecorder(rhs.device)
+        self._replays = Replays(recorder)
         self._place(self)
 
     def works_on(self, matmul: Callable[[Tensor], Tensor], preconditioner: Preconditioner) -> bool:
@@ -73,29 +80,18 @@ class FusedIteration(Iteration):
 
     def advance(self, count: int) -> Chunk:
         assert count == self._count
-        half, before = self._halves[self._next], self._halves[self._next - 1]
+        number, half, before = self._next, self._halves[self._next], self._halves[self._next - 1]
         self._next = (self._next + 1) % len(self._halves)
-        if not self._compiled or not self._residual.is_cuda:
+        if self._compiled:
+            self._replays.run(number, lambda: self._run(half, before))
+        else:
             self._run(half, before)
             self._compiled = True
-        else:
-            half.graph = half.graph or self._recorded_run(half, before)
-            half.graph.replay()
         return Chunk(half.directions[:-1], half.sent())
 
-    def _recorded_run(self, half: _Half, before: _Half) -> torch.cuda.CUDAGraph:
-        """Not by torch.cuda.graph, which begins by handing all cached memory back to the system."""
-        device = self._residual.device
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            graph.capture_begin()
-            try:
-                self._run(half, before)
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        return graph
+    def release(self) -> None:
+        """Free the recordings. The next chunk is recorded anew."""
+        self._replays.release()
 
     def _run(self, half: _Half, before: _Half) -> None:
         half.directions[0].copy_(before.directions[-1])
@@ -123,7 +119,6 @@ class _Half:
         self.scalars = torch.zeros(count + 1, 4 * r + 2, dtype=torch.float64, device=rhs.device)
         self.slots = [_named(row) for row in self.scalars]
         self._here = torch.empty(count, 4 * r + 2, dtype=torch.float64, pin_memory=rhs.is_cuda)
-        self.graph: torch.cuda.CUDAGraph | None = None
 
     def sent(self) -> Callable[[], Told]:
         """Its scalars are on their way to the host; what waits for them, and not for what is queued after them."""

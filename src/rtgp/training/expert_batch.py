@@ -15,6 +15,7 @@ from rtgp.kernels import read_covariance
 from rtgp.objectives import Batch
 from rtgp.objectives.protocol import surrogate_loss
 from rtgp.operators import make_from_form
+from rtgp.ownership import without_cycles
 from rtgp.training.coordinates import Coordinate, logarithmic
 
 
@@ -28,7 +29,7 @@ class ExpertBatch:
 
     def __init__(self, experts: Sequence[Any]) -> None:
         self._experts = list(experts)
-        self._wide = [copy.deepcopy(expert).double().train() for expert in self._experts]
+        self._wide = [without_cycles(copy.deepcopy(expert).double().train()) for expert in self._experts]
         self._parameters = [{name: p for name, p in e.named_parameters() if p.requires_grad} for e in self._wide]
         self._coordinates = [
             [logarithmic(expert, name, parameter) for name, parameter in parameters.items()]

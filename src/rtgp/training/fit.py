@@ -145,6 +145,7 @@ def fit(
     }
     what = f"Training by {type(method).__name__} on {X.shape[0]:,} points"
     enough = enough_memory(what, remedy_for(method, X.shape[0], str(X.device)))
+    problem: Problem | None = None
     try:
         with enough, in_float64(model, likelihood, X, y) if lbfgs else nullcontext((X, y)) as data:
             problem = Problem(
@@ -180,6 +181,8 @@ def fit(
             with session.restoring():
                 return _result(session, session.finished, reason, name)
     finally:
+        if problem is not None:
+            problem.mll.release()
         for parameter in model.parameters():
             parameter.grad = None
         model.eval(), likelihood.eval()

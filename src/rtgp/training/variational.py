@@ -25,6 +25,7 @@ from rtgp.errors import NotPositiveDefiniteError
 from rtgp.kernels import read_kernel
 from rtgp.models import VariationalModel
 from rtgp.objectives import EstimateStats
+from rtgp.ownership import without_cycles
 from rtgp.posterior import posterior
 from rtgp.solvers.cholesky import cholesky_factor
 from rtgp.training.coordinates import logarithmic
@@ -77,6 +78,7 @@ def train_variational(
             history.append(row)
             bar.update(row, steps)
     set_best_distribution(model, x, y)
+    model.forget()
     model.eval(), model.likelihood.eval()
     for parameter in model.parameters():
         parameter.grad = None
@@ -111,7 +113,7 @@ class _Descent:
     every minibatch says little of each."""
 
     def __init__(self, model: VariationalModel, hyperparameters: torch.nn.Module, n: int) -> None:
-        self._objective = VariationalELBO(model.likelihood, model, num_data=n)
+        self._objective = without_cycles(VariationalELBO(model.likelihood, model, num_data=n), recurse=False)
         self._model, self._likelihood = model, model.likelihood
         own = {name: p for name, p in hyperparameters.named_parameters() if p.requires_grad}
         self._coordinates = [logarithmic(hyperparameters, name, p) for name, p in own.items()]
