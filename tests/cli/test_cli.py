@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import subprocess
 import sys
@@ -12,7 +14,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rtgp.cli import app
+from rtgp.cli import app, main, scoring
+from rtgp.errors import InputError
 from rtgp.regressor import GPRegressor
 from rtgp.training.session import Session
 
@@ -205,3 +208,90 @@ def test_as_a_process(model: Path, tmp_path: Path) -> None:
     done = subprocess.run([*refused, "--debug"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
+
+
+def test_a_report_that_fails_leaves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of it fails: training took the time, and its result is kept before anything else is made."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("no such ink")
+
+    data = table(tmp_path / "data.csv")
+    for i, what in enumerate(("leave_one_out", "picture_of", "write_report", "run_of")):
+        model, report = tmp_path / f"m{i}", tmp_path / f"r{i}.html"
+        with monkeypatch.context() as patched:
+            patched.setattr(f"rtgp.cli.fit.{what}", fail)
+            output = run("fit", data, "-t", "price", "-o", model, "--steps", 2, "--report", report, code=1)
+        (said,) = [line for line in output.splitlines() if "error" in line]
+        assert f"The model was saved to '{model}', but its report '{report}' could not be made: " in said
+        assert "no such ink" in said
+        assert "log marginal likelihood" in output
+        assert not report.exists()
+        assert "price" in run("info", model)
+    with monkeypatch.context() as patched:
+        patched.setattr(GPRegressor, "predict", fail)
+        output = run("fit", data, "-t", "price", "-o", tmp_path / "m", "--steps", 2, "--holdout", 0.2, code=1)
+    assert f"The model was saved to '{tmp_path / 'm'}', but the predictions of the held-out rows" in output
+    assert GPRegressor.load(tmp_path / "m").n_features_in_ == 2
+
+
+def test_a_report_on_a_full_disk_is_no_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("rtgp.report.files.write_whole", full)
+    monkeypatch.setattr("rtgp.cli.fit.write_fit_record", lambda *_: None)
+    data = table(tmp_path / "data.csv")
+    output = run(
+        "fit", data, "-t", "price", "-o", tmp_path / "m", "--steps", 2, "--report", tmp_path / "r.html", code=1
+    )  # fmt: skip
+    assert "The model was saved to" in output
+    assert "no space left on the disk" in output
+    assert GPRegressor.load(tmp_path / "m").n_features_in_ == 2
+
+
+def test_methods_that_have_finished_are_shown_where_a_later_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = scoring.score
+
+    def score(method: str, *args: object) -> scoring.Score:
+        if method == "cg":
+            raise InputError("cg does not like this table")
+        return known(method, *args)
+
+    monkeypatch.setattr("rtgp.cli.compare.score", score)
+    data = table(tmp_path / "data.csv")
+    asked = ("compare", data, "-t", "price", "--steps", 2)
+    output = run(*asked, "--methods", "cholesky,cg,rr-cg", "--report", tmp_path / "r.html", code=2)
+    assert "cholesky" in output
+    assert "cg failed: the table has the 1 method(s) before it." in output
+    assert output.rstrip().endswith("rtgp: error: cg does not like this table")
+    assert "cholesky" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "the table" not in run(*asked, "--methods", "cg", code=2)
+
+
+def test_a_table_is_not_lost_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("no such ink")
+
+    monkeypatch.setattr("rtgp.cli.compare.picture_of", fail)
+    data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
+    output = run(
+        "compare", data, "-t", "price", "--steps", 2, "--methods", "cholesky", "--report", report, code=1
+    )  # fmt: skip
+    assert f"The table above is complete, but the report '{report}' could not be made: " in output
+
+
+def test_a_stream_that_knows_ascii_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"größe": rng.uniform(size=20), "☃ [/b]": rng.uniform(size=20)})
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    command = ["compare", str(tmp_path / "data.csv"), "--methods", "cholesky", "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", ["rtgp", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert r"\u2603 [/b] of data" in written.getvalue().decode("ascii")

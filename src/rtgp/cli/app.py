@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -58,6 +59,9 @@ def _program(
 
 def main() -> None:
     """Entry point; --debug may stand anywhere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every character of a column's name
+            stream.reconfigure(errors="backslashreplace")
     args = sys.argv[1:]
     if "--debug" in args:
         args = ["--debug", *(arg for arg in args if arg != "--debug")]

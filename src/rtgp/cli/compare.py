@@ -11,7 +11,7 @@ import typer
 from rtgp.cli import options
 from rtgp.cli.files import check_file_output, read_data
 from rtgp.cli.scoring import HEAD, Score, note, score
-from rtgp.cli.terminal import on_terminal, say, show_table
+from rtgp.cli.terminal import afterwards, on_terminal, say, show_table
 from rtgp.datasets import Dataset
 from rtgp.errors import SettingError
 from rtgp.report import Report, Table, write_report
@@ -56,30 +56,44 @@ def compare(
     if points is not None:
         dataset = dataset.subset(points, seed)
     parts = dataset.split(seed, standardise=False)
-    scores = run_methods(chosen, parts.train, parts.test, settings)
+    scores, problem = run_methods(chosen, parts.train, parts.test, settings)
     title = f"{dataset.target_name} of {dataset.name}: {len(parts.train)} training rows, {len(parts.test)} test rows"
     rows = [one.cells() for one in scores]
     show_table(HEAD, rows, title, note(scores))
     if report is not None:
-        names = dataset.feature_names
-        page = Report(
-            title=title,
-            summary=f"Kernel {kernel}, {len(names)} input(s), seed {seed}.",
-            runs=[one.run() for one in scores],
-            table=Table(HEAD, rows, note(scores)),
-            picture=picture_of(scores[-1].regressor.predict, parts.train.X, parts.train.y, names, dataset.target_name),
-            settings={"data": data, "rows": len(dataset), "split": "64/16/20", "seed": seed, **settings},
-            command=shlex.join(["rtgp", *sys.argv[1:]]),
-            target=dataset.target_name,
-        )
-        say(f"Report written to {write_report(report, page)}.")
+        names, target_name = dataset.feature_names, dataset.target_name
+        with afterwards("The table above is complete", f"the report {str(report)!r}"):
+            page = Report(
+                title=title,
+                summary=f"Kernel {kernel}, {len(names)} input(s), seed {seed}.",
+                runs=[one.run() for one in scores],
+                table=Table(HEAD, rows, note(scores)),
+                picture=picture_of(scores[-1].regressor.predict, parts.train.X, parts.train.y, names, target_name),
+                settings={"data": data, "rows": len(dataset), "split": "64/16/20", "seed": seed, **settings},
+                command=shlex.join(["rtgp", *sys.argv[1:]]),
+                target=target_name,
+            )
+            say(f"Report written to {write_report(report, page)}.")
+    if problem is not None:
+        raise problem
 
 
-def run_methods(methods: list[str], train: Dataset, test: Dataset, settings: dict[str, object]) -> list[Score]:
-    """Each method in turn, from the same start and seed."""
-    scores = []
+def run_methods(
+    methods: list[str], train: Dataset, test: Dataset, settings: dict[str, object]
+) -> tuple[list[Score], Exception | None]:
+    """Each method in turn, from the same start and seed. The second value is the error of the one that failed.
+
+    Methods that have finished are worth their table: the error is raised here only where there is none.
+    """
+    scores: list[Score] = []
     for method in methods:
         if on_terminal():
             say(f"{method} ...")
-        scores.append(score(method, train, test, settings))
-    return scores
+        try:
+            scores.append(score(method, train, test, settings))
+        except Exception as error:
+            if not scores:
+                raise
+            say(f"{method} failed: the table has the {len(scores)} method(s) before it.")
+            return scores, error
+    return scores, None

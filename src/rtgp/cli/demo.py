@@ -13,11 +13,12 @@ import typer
 from rtgp.cli import options
 from rtgp.cli.compare import run_methods
 from rtgp.cli.scoring import HEAD, Score, note
-from rtgp.cli.terminal import say, show_table
+from rtgp.cli.terminal import afterwards, say, show_table
 from rtgp.datasets import Dataset, load
 from rtgp.errors import InputError, SettingError
 from rtgp.report import Report, Surface, Table, write_report
 from rtgp.report.picture import degrees_aspect, grid_over
+from rtgp.storage import writing
 
 METHODS = ["cholesky", "cg", "rr-cg"]
 # Least NLL per point on the validation part (1910 airports; trained on POINTS airports by Cholesky) for every split:
@@ -60,23 +61,28 @@ def demo(
     train = parts.train.subset(points, seed)
     test = parts.test.subset(min(TEST_POINTS, len(parts.test)), seed)
     settings = options.regressor_settings(KERNEL, steps, None, seed, "auto", DTYPE)
-    scores = run_methods(METHODS, train, test, settings)
+    with writing("The report", output):
+        output.mkdir(parents=True, exist_ok=True)  # now: a place that cannot be made would waste the training
+    scores, problem = run_methods(METHODS, train, test, settings)
     head = [*HEAD[:2], "lengthscales (lon, lat in degrees)", *HEAD[2:]]
     rows = [[*one.cells()[:2], _lengthscales(one, train), *one.cells()[2:]] for one in scores]
     words = f"Elevation in feet of US airports: learned from {len(train)}, judged on {len(test)} others"
     show_table(head, rows, words, note(scores))
-    page = Report(
-        title="Elevation of US airports",
-        summary=f"{words}. A Gaussian process with a Matérn-1/2 kernel over longitude and latitude, trained by exact "
-        "Cholesky, by plain conjugate gradients, and by conjugate gradients truncated by Russian roulette.",
-        runs=[one.run() for one in scores],
-        table=Table(head, rows, note(scores)),
-        picture=_maps(scores[-1].regressor, train, airports),
-        settings={"data": "us-airports", "seed": seed, "training rows": points, "test rows": len(test), **settings},
-        command=f"rtgp demo --points {points} --steps {steps} --seed {seed}",
-        target="elevation (ft)",
-    )
-    say(f"Report written to {write_report(output / 'report.html', page)}.")
+    if problem is not None:
+        raise problem
+    with afterwards("The table above is complete", "its report"):
+        page = Report(
+            title="Elevation of US airports",
+            summary=f"{words}. A Gaussian process with a Matérn-1/2 kernel over longitude and latitude, trained by "
+            "exact Cholesky, by plain conjugate gradients, and by conjugate gradients truncated by Russian roulette.",
+            runs=[one.run() for one in scores],
+            table=Table(head, rows, note(scores)),
+            picture=_maps(scores[-1].regressor, train, airports),
+            settings={"data": "us-airports", "seed": seed, "training rows": points, "test rows": len(test), **settings},
+            command=f"rtgp demo --points {points} --steps {steps} --seed {seed}",
+            target="elevation (ft)",
+        )
+        say(f"Report written to {write_report(output / 'report.html', page)}.")
 
 
 def _lengthscales(one: Score, train: Dataset) -> str:

@@ -127,6 +127,8 @@ def _digest(folder: Path) -> str:
 
 def _column(target: str | None, table: Table) -> str | int | None:
     """A name; in a file without a header a position from 1, as its columns are called "column 1", "column 2", ..."""
+    if target is not None and target not in table.columns and target.strip() in table.columns:
+        return target.strip()  # as the file has it: spaces around the names of a CSV file are left out
     if target is not None and target not in table.columns and target.isdigit() and _unnamed(table):
         place = int(target)
         if not 1 <= place <= len(table.columns):

@@ -22,9 +22,9 @@ from rtgp.cli.files import (
 )
 from rtgp.cli.ranks import ranks, spread
 from rtgp.cli.scoring import likelihood_words, run_of, value_words
-from rtgp.cli.terminal import say, show_pairs
+from rtgp.cli.terminal import afterwards, say, show_pairs
 from rtgp.datasets import Dataset
-from rtgp.distributed import TIMEOUT, launched
+from rtgp.distributed import TIMEOUT, Group, launched
 from rtgp.errors import InputError, SettingError
 from rtgp.methods import anywhere
 from rtgp.modelling.fitting import is_exact
@@ -95,16 +95,26 @@ def fit(
         chosen = spread(method) if launched() else method
         if isinstance(chosen, str) and not group.first:
             return  # such a method knows one process only
+        team = Group.alone() if isinstance(chosen, str) else group
         regressor = GPRegressor(method=chosen, **settings).fit(frame_of(train), train.y, checkpoint=checkpoint)
-        predictions = _judge(regressor, train, test, needed=report is not None)
-        page = None if report is None else _report(regressor, method, dataset, train, predictions)
-        if not group.first:
-            return
-        if report is not None and page is not None:
-            write_report(report, page)
-        regressor.save(output)
-        write_fit_record(output, _record(data, train, predictions))
-        _show(regressor, predictions, group.size)
+
+        def save() -> None:
+            regressor.save(output)
+            write_fit_record(output, _record(data, train, None))
+
+        team.from_first(save)  # before anything else that may fail: training is what took the time
+        predictions = None
+        try:
+            with afterwards(f"The model was saved to {str(output)!r}", _following(report)):
+                predictions = _judge(regressor, train, test, needed=report is not None)
+                if predictions is not None and group.first:
+                    write_fit_record(output, _record(data, train, predictions))
+                page = None if report is None else _report(regressor, method, dataset, train, predictions)
+                if report is not None and page is not None and group.first:
+                    write_report(report, page)
+        finally:
+            if group.first:
+                _show(regressor, predictions, group.size)
         say(f"Model saved to {output}." + (f" Report written to {report}." if report else ""))
 
 
@@ -125,6 +135,10 @@ def _hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Datas
     shuffled = dataset.subset(len(dataset), seed)
     index = np.arange(len(dataset))
     return shuffled.rows(index[kept_out:]), shuffled.rows(index[:kept_out])
+
+
+def _following(report: Path | None) -> str:
+    return "the predictions of the held-out rows" if report is None else f"its report {str(report)!r}"
 
 
 def _judge(regressor: Any, train: Dataset, test: Dataset | None, needed: bool) -> Predictions | None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rtgp.distributed import is_everywhere
+from rtgp.distributed import everywhere, is_everywhere
 from rtgp.errors import OutOfMemoryError, RTGPError, StorageError
 from rtgp.memory import enough_memory
 
@@ -25,7 +25,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BAD_INPUT, FAILURE = 2, 1
-_OF_THE_MACHINE = (StorageError, OutOfMemoryError)  # the input is good: the same command may work elsewhere
+
+
+class AfterwardsError(RTGPError):
+    """The work is done and kept. What was to follow it, such as a report, failed."""
+
+
+_NOT_THE_INPUT = (StorageError, OutOfMemoryError, AfterwardsError)  # the same command may work elsewhere
 _debug: ContextVar[bool] = ContextVar("rtgp_debug", default=False)
 _rank: ContextVar[int] = ContextVar("rtgp_rank", default=0)
 
@@ -57,7 +63,7 @@ def say_of_rank(words: str) -> None:
 
 
 def _print(words: str) -> None:
-    print(" ".join(words.split()), file=sys.stderr, flush=True)  # noqa: T201
+    print(one_line(" ".join(words.split())), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
@@ -72,21 +78,44 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except RTGPError as error:
-            code = FAILURE if isinstance(error, _OF_THE_MACHINE) else BAD_INPUT
+            code = FAILURE if isinstance(error, _NOT_THE_INPUT) else BAD_INPUT
             raise _fail(str(error), code, is_everywhere(error)) from error
         except BrokenPipeError:  # the reader of our output has gone: nothing to say, and nobody to say it to
             raise
         except Exception as error:
-            what = f"unexpected {type(error).__name__}: {error}"
-            raise _fail(what if _debug.get() else f"{what} (--debug shows where)", FAILURE) from error
+            raise _fail(_unexpected(error), FAILURE) from error
 
     return guarded
+
+
+@contextmanager
+def afterwards(done: str, following: str) -> Iterator[None]:
+    """Around what follows finished work: an error in it says that the work is kept.
+
+    done: the finished work, as "The model was saved to 'm'". following: what is made here, as "its report 'r.html'".
+    """
+    try:
+        with enough_memory("It", "Take a machine with more memory"):
+            yield
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, RTGPError) else _unexpected(error)
+        kept = AfterwardsError(f"{done}, but {following} could not be made: {why}")
+        raise (everywhere(kept) if is_everywhere(error) else kept) from error
+
+
+def _unexpected(error: Exception) -> str:
+    what = f"unexpected {type(error).__name__}: {error}"
+    return what if _debug.get() else f"{what} (--debug shows where)"
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", note: str = "") -> None:
     """A table on the standard output; never cut to the width of a pipe."""
     console = Console()
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
+    # As Text everywhere: in a string, rich would read "[bold]" as markup, and "[/x]" as an error.
+    heading = Text(one_line(title)) if title else None
+    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left", title_style="bold")
     for i, name in enumerate(head):
         table.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=not console.is_terminal)
     for row in rows:
@@ -99,12 +128,17 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = 
 
 
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values on the standard output, one pair a line."""
+    """Names and values on the standard output, one pair a line, whatever characters they hold."""
     if _rank.get() != 0:
         return
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        typer.echo(f"{name:<{width}}  {value}")
+        typer.echo(f"{name:<{width}}  {one_line(value)}")
+
+
+def one_line(words: str) -> str:
+    """Without what moves the cursor of a terminal: a column may be called anything."""
+    return "".join(character if character.isprintable() else " " for character in words)
 
 
 def _fail(words: str, code: int, everywhere: bool = False) -> typer.Exit:

@@ -38,6 +38,7 @@ class Group:
         self._group, self._watch = process_group, watch
         self.device = torch.device("cpu")
         self._differed: Tensor | None = None
+        self._left = False
         if process_group is not None and dist.get_backend(process_group) == "nccl":
             self.device = torch.device("cuda", torch.cuda.current_device())
 
@@ -61,6 +62,11 @@ class Group:
     @property
     def exchanges(self) -> bool:
         """Whether anything is sent: in a group of one process, too, that was started as one of several could be."""
+        if self._left:
+            raise RankError(
+                f"Rank {self.rank} of {self.size} has left its group and cannot exchange anything with the others. "
+                "Call rtgp.distributed.stop() once, after all work that they share."
+            )
         return self._group is not None
 
     def gather_rows(self, own: Tensor, n: int, stamp: Tensor | None = None) -> Tensor:
@@ -77,7 +83,7 @@ class Group:
 
     def gather_with(self, own: Tensor, n: int, words: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and each rank's words (size, k), of 8 bytes each, that travel along."""
-        if self._group is None:
+        if not self.exchanges:
             return own, words[None]
         shape, width = own.shape[1:], math.prod(own.shape[1:])
         unit = 8 // own.element_size()
@@ -97,7 +103,7 @@ class Group:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in one all-reduce; `tensor` may be overwritten."""
-        if self._group is None:
+        if not self.exchanges:
             return tensor
         tensor = tensor.contiguous()
         self._together("A sum", lambda: dist.all_reduce(tensor, group=self._group))
@@ -105,7 +111,7 @@ class Group:
 
     def sum_all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sums over ranks of several tensors of one dtype, in one all-reduce."""
-        if self._group is None:
+        if not self.exchanges:
             return list(tensors)
         self.check_products()
         whole = self.sum(torch.cat([tensor.reshape(-1) for tensor in tensors]))
@@ -114,7 +120,7 @@ class Group:
 
     def take(self, own: Tensor, index: Tensor, n: int) -> Tensor:
         """Rows `index` (k,) of a matrix of n rows of which this rank has its own (m, w): (k, w) on every rank."""
-        if self._group is None:
+        if not self.exchanges:
             return own[index]
         here, place = self.among_own(index, n)
         taken = own.new_zeros(len(index), own.shape[1])
@@ -141,7 +147,7 @@ class Group:
 
     def objects(self, value: T) -> list[T]:
         """Each rank's value, in order of rank; small ones, for they are pickled."""
-        if self._group is None:
+        if not self.exchanges:
             return [value]
         found: list[Any] = [None] * self.size
         self._together("An exchange", lambda: dist.all_gather_object(found, value, group=self._group))
@@ -149,7 +155,7 @@ class Group:
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` returns on the first rank, on every rank; an error of rtgp's is raised on every rank too."""
-        if self._group is None:
+        if not self.exchanges:
             return make()
         outcome: list[Any] = [None, None]
         if self.first:
@@ -199,9 +205,17 @@ class Group:
             )
 
     def close(self, words: str = "it has finished") -> None:
-        """Tell the other ranks why this one leaves."""
+        """Tell the other ranks why this one leaves. The group cannot be used afterwards."""
         if self._watch is not None:
             self._watch.stop(words)
+        # Whoever still holds this group must not keep the process group: its threads end when nobody does.
+        self._group, self._left = None, self._left or self._group is not None
+
+    def release(self) -> None:
+        """After the process group is gone: give back the store as well, on the first rank as the last."""
+        if self._watch is not None:
+            self._watch.release()
+            self._watch = None
 
     def _compare(self, stamps: Tensor) -> None:
         differed = (stamps != stamps[0]).any()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
+import sys
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -82,24 +88,58 @@ def start(
         )
         # A connection of its own, where torch can make one: nothing the main thread waits for holds it up.
         own = store.clone() if hasattr(store, "clone") else store
-        watch = Watch(own, rank, size, timeout, on_silence or _end)
+        watch = Watch(own, rank, size, timeout, on_silence or _end, store)
     except RuntimeError as error:
         raise RankError(
             f"Rank {rank} of {size} could not join the others within {timeout:g} s: {str(error).splitlines()[0]}"
         ) from error
     group = Group(rank, size, dist.group.WORLD, watch, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     _world.append(group)
-    group.objects(rank)  # everybody has given a first sign of life
+    atexit.register(_at_exit, os.getpid())
+    try:
+        group.objects(rank)  # everybody has given a first sign of life
+    except BaseException as error:
+        stop(f"{type(error).__name__}: {error}", alone=True)
+        raise
     return group
 
 
 def stop(words: str = "it has finished", alone: bool = False) -> None:
-    """Leave the group; `words` tell the others why. alone: the others do not leave too."""
-    if _world:
-        _world.pop().close(words)
-        # NCCL would wait for the others. gloo would end the process by an abort if it were left to itself.
-        if not alone or dist.get_backend() == "gloo":
-            dist.destroy_process_group()
+    """Leave the group; `words` tell the others why. alone: the others do not leave too.
+
+    No thread of the group is left afterwards. A thread of gloo that drops the last reference to a tensor takes the
+    interpreter's lock; one that does so while the interpreter ends aborts the process, with all its work done.
+    """
+    if not _world:
+        return
+    group = _world.pop()
+    atexit.unregister(_at_exit)
+    group.close(words)
+    # NCCL would wait for the others.
+    if dist.is_initialized() and (not alone or dist.get_backend() == "gloo"):
+        held = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        if held() is not None:
+            _clear_frames()
+    group.release()
+
+
+def _clear_frames() -> None:
+    """Let go of the process group, whose end joins its threads, where the traceback of an error holds it."""
+    for frame in gc.get_objects():
+        if type(frame) is FrameType and frame.f_globals.get("__name__", "").startswith("torch.distributed"):
+            with suppress(RuntimeError):  # it is being executed
+                frame.clear()
+    gc.collect()
+
+
+def _at_exit(process: int) -> None:
+    """For a program that never calls `stop`: the interpreter still runs here, and everything can be joined."""
+    if not _world or os.getpid() != process:  # a fork has the list, but none of the threads
+        return
+    error = getattr(sys, "last_value", None)  # what the program died of
+    words = "its program has ended" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+    stop(words, alone=error is not None)
 
 
 def _end(words: str) -> None:

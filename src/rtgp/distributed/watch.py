@@ -10,12 +10,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch._C._distributed_c10d import Store
 
 _INTERVAL = 0.5  # seconds between two signs of life
 _PATIENCE = 3.0  # without one before a rank counts as silent
+_FAREWELL = 10.0  # seconds that the rank with the store waits for the others to leave before it
+_POLL = 0.02
 _KEY = "rtgp-life"
 
 
@@ -27,10 +30,23 @@ class _Life:
 
 
 class Watch:
-    """on_silence(words) is called, in the thread, once an operation has lasted longer than `timeout` seconds."""
+    """on_silence(words) is called, in the thread, once an operation has lasted longer than `timeout` seconds.
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: float, on_silence: Callable[[str], None]) -> None:
-        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+    store: written to and read; server: kept until `release`, for on the first rank it may be the one that serves all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: float,
+        on_silence: Callable[[str], None],
+        server: Store | None = None,
+    ) -> None:
+        self._store: Store | None = store
+        self._server = server
+        self._rank, self._size, self._timeout = rank, size, timeout
         self._on_silence = on_silence
         self._beats = self._operations = 0
         self._since: float | None = None  # when the operation that goes on began
@@ -57,16 +73,41 @@ class Watch:
             self._words = words
             self._try_to_write()
 
+    def release(self) -> None:
+        """Give the store back, after `stop`. The first rank, which may hold it, stays until the others have left: they
+        still tell it why they leave, and read there why others have."""
+        store, self._store = self._store, None
+        if store is not None and self._rank == 0:
+            with suppress(RuntimeError):  # another program served the store, and is gone
+                self._wait_for_others(store)
+        self._server = None
+
+    def _wait_for_others(self, store: Store) -> None:
+        begin = time.monotonic()
+        beats: dict[int, int] = {}
+        moved = dict.fromkeys(range(1, self._size), begin)
+        while moved and (now := time.monotonic()) < begin + _FAREWELL:
+            for rank in list(moved):
+                life = _read(store, rank)
+                if beats.get(rank) != life.beats:
+                    beats[rank], moved[rank] = life.beats, now
+                if life.words or now - moved[rank] > _PATIENCE:
+                    del moved[rank]
+            if moved:
+                time.sleep(_POLL)
+
     def diagnosis(self) -> str:
         """Which ranks are gone, silent or elsewhere, in words; takes a few seconds."""
-        others = [rank for rank in range(self._size) if rank != self._rank]
+        others, store = [rank for rank in range(self._size) if rank != self._rank], self._store
+        if store is None:
+            return "This rank has left the group."
         try:
-            before = {rank: self._read(rank) for rank in others}
+            before = {rank: _read(store, rank) for rank in others}
             end = time.monotonic() + _PATIENCE
             while time.monotonic() < end:
                 time.sleep(_INTERVAL)
                 self._write()
-            after = {rank: self._read(rank) for rank in others}
+            after = {rank: _read(store, rank) for rank in others}
         except RuntimeError:
             return "The store of the process group cannot be reached: rank 0, or the program that holds it, is gone."
         found = []
@@ -91,6 +132,8 @@ class Watch:
                 return
 
     def _write(self) -> None:
+        if self._store is None:
+            return
         self._beats += 1
         self._store.set(f"{_KEY}/{self._rank}", f"{self._beats} {self._operations} {self._words}")
 
@@ -100,6 +143,7 @@ class Watch:
         except RuntimeError:
             return  # whoever holds the store is gone; the operations will tell
 
-    def _read(self, rank: int) -> _Life:
-        beats, operations, words = self._store.get(f"{_KEY}/{rank}").decode().split(" ", 2)
-        return _Life(int(beats), int(operations), words)
+
+def _read(store: Store, rank: int) -> _Life:
+    beats, operations, words = store.get(f"{_KEY}/{rank}").decode().split(" ", 2)
+    return _Life(int(beats), int(operations), words)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import Any
 
 import matplotlib
@@ -21,6 +22,10 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", PAPER: "--paper"} 
     color: f"--series-{i}" for i, color in enumerate(SERIES, 1)
 }
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_LONGEST_LABEL = 48  # characters: more would leave no room for the axes
+_TAG = re.compile(r"<[^>]*>")
+_REFERENCE = re.compile(r'(\bid="|url\(#|xlink:href="#)')
+_SIZE = re.compile(r' (?:width|height)="[^"]*"')
 WIDTH, HEIGHT = 4.6, 3.1  # inches; small, so that the text stays readable on a phone
 
 
@@ -35,8 +40,12 @@ def line_width(i: int) -> float:
 
 
 def plain(text: object) -> str:
-    """Text that matplotlib shows as it is: no formulas between dollar signs, nothing that XML forbids."""
-    return printable(text).replace("$", r"\$")
+    """Text that matplotlib shows as it is: no formulas between dollar signs, nothing that XML forbids, and no more than
+    fits beside a figure. The page has the whole of it in words."""
+    shown = printable(text)
+    if len(shown) > _LONGEST_LABEL:
+        shown = shown[: _LONGEST_LABEL - 1].rstrip() + "…"
+    return shown.replace("$", r"\$")
 
 
 def printable(text: object) -> str:
@@ -79,16 +88,27 @@ def to_svg(drawn: Figure, key: str, label: str) -> Markup:
     """The figure as SVG to be placed in the page; `key` keeps its ids apart from those of other figures."""
     buffer = io.StringIO()
     # svg.fonttype "none" keeps text as text: it is selectable, read aloud, and follows the page's font.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key, "path.simplify": True}):
+    # The font that matplotlib measures with need not know every script: the browser's will.
+    with (
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key, "path.simplify": True}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        warnings.filterwarnings("ignore", r"Matplotlib currently does not support .* natively", UserWarning)
         drawn.savefig(buffer, format="svg", metadata=_NO_METADATA, facecolor="none")
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
+    # Tags only, which matplotlib closes by the first ">" (it escapes those in attributes): the text between them is the
+    # user's and stays as it is. Functions, not templates, in which a backslash would mean something.
+    text = _TAG.sub(lambda tag: _adapted(tag[0], key), text)
+    root, rest = text[: text.index(">")], text[text.index(">") :]
+    root = _SIZE.sub("", root).removeprefix("<svg ")
+    name = Markup.escape(printable(label))
+    return Markup(f'<svg role="img" aria-label="{name}" {root}{rest}')  # matplotlib escapes its text
+
+
+def _adapted(tag: str, key: str) -> str:
+    """A tag with the colours of the page and with ids of its own."""
     for color, variable in _VARIABLES.items():
-        text = text.replace(color, f"var({variable})")
-    text = re.sub(r'\bid="([^"]*)"', rf'id="{key}-\1"', text)
-    text = re.sub(r"url\(#([^)]*)\)", rf"url(#{key}-\1)", text)
-    text = re.sub(r'xlink:href="#([^"]*)"', rf'xlink:href="#{key}-\1"', text)
-    text = re.sub(r"<svg ", f'<svg role="img" aria-label="{Markup.escape(printable(label))}" ', text, count=1)
-    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    return Markup(text)  # made by matplotlib, which escapes the text in it
+        tag = tag.replace(color, f"var({variable})")
+    return _REFERENCE.sub(lambda found: f"{found[1]}{key}-", tag)
