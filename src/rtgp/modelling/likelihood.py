@@ -12,6 +12,7 @@ from rtgp.training.outcome import combined
 from rtgp.training.problem import Problem
 
 _PILOT = 4  # estimates, whose scatter says how many are needed
+_MORE = 1.2  # times as many as the scatter says, for it is uncertain itself
 _ROUNDS = 5  # of drawing as many as the round before has said
 
 
@@ -29,22 +30,23 @@ def refined_loss(model: Any, operator: str, seed: int, error: float) -> tuple[fl
         possible = exact_possible(method, n, x.device)
         problem = Problem(model, model.likelihood, x, y, method, seed)
         count, found = _PILOT, None
-        for _ in range(_ROUNDS):
-            try:
-                found = combined(problem.estimates(count))
-            except RTGPError:
-                if not possible:
-                    raise
-                break
-            assert found is not None
-            if found[1] <= error:
-                return found
-            count = math.ceil(1.2 * count * (found[1] / error) ** 2)
-            last = problem.mll.last
-            assert last is not None
-            cost = Headway().break_even(n, last.rank, last.columns, x.device)
-            if possible and count * max(1, last.iterations) > cost:
-                break
+        with problem.mll:
+            for _ in range(_ROUNDS):
+                try:
+                    found = combined(problem.estimates(count))
+                except RTGPError:
+                    if not possible:
+                        raise
+                    break
+                assert found is not None
+                if found[1] <= error:
+                    return found
+                count = math.ceil(_MORE * count * (found[1] / error) ** 2)
+                last = problem.mll.last
+                assert last is not None
+                cost = Headway().break_even(n, last.rank, last.columns, x.device)
+                if possible and count * max(1, last.iterations) > cost:
+                    break
         if possible:
             exact = Problem(model, model.likelihood, x, y, Cholesky(), seed)
             return exact.estimates(1)[0]

@@ -74,7 +74,7 @@ def _variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dic
     mll = MarginalLogLikelihood(model.likelihood, model, method, generator)
     trained = [parameter for parameter in mll.parameters() if parameter.requires_grad]
     y = model.train_targets
-    with torch.enable_grad():
+    with mll, torch.enable_grad():
         prior = model.forward(*model.train_inputs)
         covered = mll.knows_information(prior, y)
         information = mll.evaluate(prior, y, information=_TOLERANCE, iterations=_ITERATIONS).information

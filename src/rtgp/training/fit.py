@@ -128,8 +128,9 @@ def fit(
                 progress=progress,
             )  # fmt: skip
 
-        problem = Problem(model, likelihood, X, y, method, seed)
-        return replace(train_from_several(problem, restarts, seed, checkpoint, train), method_reason=reason)
+        several = Problem(model, likelihood, X, y, method, seed)
+        best = train_from_several(several, restarts, seed, checkpoint, train)
+        return replace(best, method_reason=reason + best.method_reason.removeprefix("asked for"))
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
     steps = default_steps(name, X.shape[0]) if steps is None else steps
     group = group_for(getattr(method, "operator", "auto"))
