@@ -107,9 +107,6 @@ def test_after_a_fit_that_fails_within_an_evaluation() -> None:
     assert left_over(broken, InputError) == []
 
 
-@pytest.mark.xfail(
-    strict=False, reason="training.lbfgs.Surface keeps errors with their tracebacks, whose frames hold the surface"
-)
 def test_after_a_line_search_that_met_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     evaluate = Problem.evaluate

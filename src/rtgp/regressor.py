@@ -146,6 +146,8 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         if isinstance(method, Cholesky):
             dtype = torch.float64
         data = Data(inputs, target, known)
+        for made in getattr(self, "_made", []):  # of an earlier fit: its memory is free for this one
+            made.release()
         try:
             model, result = self._train(data, method, dtype, checkpoint)
         except FitInterrupted as stop:  # usable as it is, and still an interruption

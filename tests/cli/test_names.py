@@ -77,7 +77,8 @@ class _Page(HTMLParser):
 def run(*args: object) -> str:
     result = CliRunner().invoke(app, [str(arg) for arg in args])
     assert result.exit_code == 0, result.output
-    assert "warning" not in result.output
+    # It trains for two steps only, and says so.
+    assert "warning" not in result.output.replace("warning: Training has not converged", "")
     return result.output
 
 

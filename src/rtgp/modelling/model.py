@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rtgp.errors import InputError, SettingError
 from rtgp.kernels import read_kernel
+from rtgp.ownership import without_cycles
 
 KERNELS: dict[str, float] = {"rbf": math.inf, "matern12": 0.5, "matern32": 1.5, "matern52": 2.5}  # name -> nu
 # The smallest noise variance that can be learned, as a part of the target's variance: a standard deviation of 0.1%.
@@ -32,6 +33,7 @@ class RegressionModel(ExactGP):
         super().__init__(x, y, likelihood)
         self.mean_module = ConstantMean()
         self.covar_module = kernel
+        without_cycles(self)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))

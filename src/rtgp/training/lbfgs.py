@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
+from rtgp.ownership import without_frames
 from rtgp.training.errors import CheckpointError
 from rtgp.training.outcome import Outcome
 from rtgp.training.problem import Evaluation, Problem
@@ -87,7 +88,7 @@ class Surface:
         except RTGPError as error:
             if not self.values:
                 raise
-            value, gradient, self._failures[k] = max(self.values) + _PENALTY, np.zeros_like(x), error
+            value, gradient, self._failures[k] = max(self.values) + _PENALTY, np.zeros_like(x), without_frames(error)
         self.points.append(x.copy())
         self.values.append(value)
         self.gradients.append(gradient)
@@ -188,12 +189,14 @@ def minimise(
         if found.status == 1 or (found.status == 0 and surface.failure is None) or taken >= steps:
             break
     surface.move_to(found.x)
-    words = str(found.message).strip().rstrip(".")
     if found.status != 1 and surface.failure is not None:
         return FitStatus.LIMIT, f"a further step fails. {surface.failure}"
     if found.status == 2:
         return FitStatus.CONVERGED, "no lower point was found by the line search, at the limit of the working precision"
-    return FitStatus.CONVERGED if found.status == 0 else FitStatus.STEPS, words
+    if found.status == 1:
+        return FitStatus.STEPS, "the steps were used up"
+    small = "the gradient" if "GRADIENT" in str(found.message) else "the relative decrease of a step"
+    return FitStatus.CONVERGED, f"{small} fell below its tolerance"
 
 
 def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:

@@ -7,7 +7,7 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -332,7 +332,7 @@ class Problem:
         if mll.draws == "frozen":
             mll = MarginalLogLikelihood(self.likelihood, self.model, mll.method, self.generator)
         found = []
-        with torch.no_grad():
+        with nullcontext() if mll is self.mll else mll, torch.no_grad():
             for _ in range(count):
                 mll.evaluate(self.model(self.X), self.y, most_iterations=self._most_iterations())
                 stats = _stats(mll)

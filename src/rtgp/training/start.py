@@ -12,6 +12,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
 from rtgp.errors import RTGPError, SettingError
 from rtgp.methods import Cholesky
+from rtgp.ownership import without_cycles
 from rtgp.training.lbfgs import Surface, minimise
 from rtgp.training.problem import Problem
 
@@ -98,6 +99,7 @@ def fit_on_subset(problem: Problem, size: int, seed: int) -> SubsetFit | str:
 
 def _on_subset(problem: Problem, index: torch.Tensor, seed: int) -> Problem:
     model, likelihood = copy.deepcopy((problem.model, problem.likelihood))  # together: they share modules
+    without_cycles(model), without_cycles(likelihood)
     X, y = problem.X[index].double(), problem.y[index].double()
     model.double().set_train_data(X, y, strict=False)
     likelihood.double()
