@@ -43,10 +43,10 @@ _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
 _PROMISE_SHARE = 0.1  # of the tolerance: along a ridge a step promises about a tenth of what there is to gain
-_LEFT_SHARE = 0.25  # of the tolerance: what the checks at the end may promise
 _CHECKED = 4  # independent estimates at the end
-_SOFTEST = 16.0  # times less than the information matrix says: how far along a ridge is believed in one go
-_FURTHEST = 2.0  # that a coordinate may move then
+_ROUNDS = 3  # of checks, each followed by steps along a ridge where they promise more
+_RIDGE_STEPS = 15  # in a round
+_DAMPING = 0.1  # of the curvature along a step: what is left of it at the least after an update
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
 
 
@@ -74,6 +74,20 @@ def box_newton_step(metric: Tensor, gradient: Tensor, reach: float) -> Tensor:
     return torch.from_numpy(found.x)
 
 
+def damped_bfgs(metric: Tensor, step: Tensor, change: Tensor) -> Tensor:
+    """The metric after a step along which the gradient has changed by `change` (Powell 1978: positive definite whatever
+    the change)."""
+    image = metric @ step
+    own, seen = float(step @ image), float(step @ change)
+    if own <= 0.0:
+        return metric
+    if seen < _DAMPING * own:
+        part = (1.0 - _DAMPING) * own / (own - seen)
+        change = part * change + (1.0 - part) * image
+        seen = _DAMPING * own
+    return metric - torch.outer(image, image) / own + torch.outer(change, change) / seen
+
+
 def _positive(information: Tensor) -> Tensor:
     """Without what its solves have made negative, where they ended early."""
     eigenvalues, vectors = torch.linalg.eigh(information)
@@ -98,8 +112,7 @@ class _Newton:
         self.noises: list[float] = []  # what the noise of each gradient alone would have promised
         self.points: list[Tensor] = []  # where the settled steps began, and what they saw, since the last whole step
         self.gradients: list[Tensor] = []
-        self.checks = 0  # looks at where training would end
-        self.final: list[Evaluation] = []  # of the last of them
+        self.final: list[Evaluation] = []  # at the end, by independent draws
         self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
         self.accepted = self.problem.point
         self.gradient = torch.zeros_like(self.accepted)  # there
@@ -241,7 +254,7 @@ class _Newton:
         self.gains.append(self._promised(found.gradient))
         if found.contrast is not None:
             self.noises.append(self._promised(found.contrast))
-        clear = [gain > max(_CLEARLY * self._noise(), self.worth) for gain in self.gains[-2:]]
+        clear = [gain > max(_CLEARLY * self._noise(), self.tolerance) for gain in self.gains[-2:]]
         if not clear[-1]:
             self.settled += 1
         elif all(clear):  # one alone may be an outlier of the noise
@@ -259,7 +272,7 @@ class _Newton:
         self.points.append(self.accepted)
         self.gradients.append(gradient)
         count, point, mean = self._averaged()
-        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.worth):
+        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.tolerance):
             return step / self.settled
         self._forget()
         self.settled = count  # as many have been averaged
@@ -290,52 +303,66 @@ class _Newton:
     def _finished(self) -> bool:
         if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
             return False
-        certain = max(self.worth, _CLEARLY * self._noise() / self.settled)
-        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= certain
+        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= self.tolerance
 
     def _confirmed(self) -> bool:
         """Whether independent draws at the point that training would end at promise no more than the tolerance. If not,
         training goes on from where they lead.
 
         The information matrix may be many times the Hessian along a ridge, and a Newton step then promises a fraction
-        of what there is to gain. So the slope is looked at once more at the end of the step, by the same draws, whose
-        noise cancels: what is left of it says how far the way goes down.
+        of what there is to gain. So where the draws clearly promise something, the ridge is followed with their number
+        held fixed, and the end is looked at again with new ones.
         """
-        self.checks += 1
-        here = self.problem.point
-        seeds = [self.problem.draw_seed() for _ in range(1 if self.problem.exact else _CHECKED)]
-        found = self._at(here, seeds)
-        if found is None:
-            return True  # as good as can be told
-        self.final = found
-        gradient = torch.stack([one.gradient for one in found]).mean(0)
-        contrasts = [self._promised(one.contrast) for one in found if one.contrast is not None]
-        noise = sum(contrasts) / len(contrasts) / len(found) if contrasts else 0.0
-        promise = self._promised(gradient)
-        if promise <= max(_CLEARLY * noise, self.tolerance / _SOFTEST):
-            return True
-        step = box_newton_step(self.metric, gradient, _REACH)
-        beyond = self._at(here + step, seeds)
-        self.problem.move_to(here)
-        if beyond is None:
-            return promise - noise <= self.tolerance
-        slope = max(0.0, -float(gradient @ step) - 2.0 * noise)  # the noise's own part of it taken away
-        bend = float((torch.stack([one.gradient for one in beyond]).mean(0) - gradient) @ step)
-        length = min(slope / bend, _SOFTEST) if bend * _SOFTEST > slope else _SOFTEST
-        if length * slope - 0.5 * length**2 * bend <= _LEFT_SHARE * self.tolerance:
-            return True
-        self._go_along_the_ridge(here, gradient, length * step)
+        # Fixed draws have no noise between them that could move what does not matter: less keeps it in its place.
+        metric = self.metric - (self.tolerance - self.worth) * torch.eye(len(self.accepted)).double()
+
+        def promised(gradient: Tensor) -> float:
+            return -0.5 * float(gradient @ box_newton_step(metric, gradient, _REACH))
+
+        for _ in range(_ROUNDS):
+            here = self.problem.point
+            seeds = [self.problem.draw_seed() for _ in range(1 if self.problem.exact else _CHECKED)]
+            found = self._at(here, seeds)
+            if found is None:
+                return True  # as good as can be told
+            self.final = found
+            gradient = torch.stack([one.gradient for one in found]).mean(0)
+            contrasts = [promised(one.contrast) for one in found if one.contrast is not None]
+            noise = sum(contrasts) / len(contrasts) if contrasts else 0.0  # of one
+            if promised(gradient) <= max(_CLEARLY * noise / len(found), self.worth):
+                return True
+            enough = min(len(seeds), max(1, math.ceil(noise / self.worth)))  # draws whose noise is not worth a step
+            self._follow_the_ridge(here, seeds[:enough], metric)
+        # Still on its way: from there on by noisy steps again.
+        self.accepted, self.velocity = self.problem.point, torch.zeros_like(self.accepted)
+        self.loss, self.settled = (math.inf, 0.0), 0
+        self._forget()
         return False
 
-    def _go_along_the_ridge(self, here: Tensor, gradient: Tensor, way: Tensor) -> None:
-        """Take up training again where the checks have led. They are what the next point is compared with."""
-        self.accepted, self.gradient = here, gradient
-        errors = math.sqrt(sum(self._error(one) ** 2 for one in self.final))
-        self.loss = (sum(one.objective for one in self.final) / len(self.final), errors / len(self.final))
-        self.velocity = way.clamp(-_FURTHEST, _FURTHEST)
-        self.settled = 0
-        self._forget()
-        self.problem.move_to(self.accepted + self.velocity)
+    def _follow_the_ridge(self, point: Tensor, seeds: list[int], metric: Tensor) -> None:
+        """Quasi-Newton steps (damped BFGS, from the metric) on the objective of fixed draws, whose gradients have no
+        noise between them; only slopes decide, for values have. Ends where a step is not worth taking."""
+        reach, gradient = _REACH, self._mean_gradient(point, seeds)
+        for _ in range(_RIDGE_STEPS):
+            if gradient is None:
+                break
+            step = box_newton_step(metric, gradient, reach)
+            if -0.5 * float(gradient @ step) <= self.worth or reach < _LEAST_REACH:
+                break
+            there = self._mean_gradient(point + step, seeds)
+            if there is None:
+                reach *= 0.5
+                continue
+            metric = damped_bfgs(metric, step, there - gradient)
+            if float((gradient + there) @ step) > 0.0:  # it went up, by the slopes at both ends
+                reach *= 0.5
+            else:
+                point, gradient = point + step, there
+        self.problem.move_to(point)
+
+    def _mean_gradient(self, point: Tensor, seeds: list[int]) -> Tensor | None:
+        found = self._at(point, seeds)
+        return None if found is None else torch.stack([one.gradient for one in found]).mean(0)
 
     def _at(self, point: Tensor, seeds: list[int]) -> list[Evaluation] | None:
         """Estimates at a point, one for each seed; None where it cannot be computed."""
