@@ -16,6 +16,7 @@ from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
 from rtgp.solvers.system import warn_of_rounding
+from rtgp.state import saved_flag
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
@@ -50,7 +51,8 @@ class CholeskyObjective:
         return {"warned": self._warned, "warned of float64": self._warned_of_float64}
 
     def load_state_dict(self, state: State) -> None:
-        self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
+        state = {"warned of float64": False, **state}  # not in checkpoints of older versions
+        self._warned, self._warned_of_float64 = saved_flag(state, "warned"), saved_flag(state, "warned of float64")
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
