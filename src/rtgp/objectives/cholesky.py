@@ -17,6 +17,7 @@ from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
 from rtgp.solvers.system import warn_of_rounding
+from rtgp.state import saved_flag, saved_number
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.
@@ -61,8 +62,9 @@ class CholeskyObjective:
         return {"warned": self._warned, "warned of float64": self._warned_of_float64, "jitter": self._jitter}
 
     def load_state_dict(self, state: State) -> None:
-        self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
-        self._jitter = min(max(0.0, float(state.get("jitter", 0.0))), _LARGEST_JITTER)
+        state = {"warned of float64": False, "jitter": 0.0, **state}  # not in checkpoints of older versions
+        self._warned, self._warned_of_float64 = saved_flag(state, "warned"), saved_flag(state, "warned of float64")
+        self._jitter = saved_number(state, "jitter", (0.0, _LARGEST_JITTER))
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None

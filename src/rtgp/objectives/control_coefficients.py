@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rtgp.state import saved_scalar, saved_tensor
+
 _PRIOR = 0.1  # of a call: what the first guess counts for
 _MEMORY = 0.8  # part of what was learnt that is kept from one call to the next
 _STRIDE = 10.0  # beyond this factor a call's noise does not tell more of what is usual
 _RIDGE = 1e-4  # of each coordinate's own information: directions in which there is none do not count without end
 _SINGULAR = 1e-9  # for parts that are alike
+_ROUNDING = 1e-6  # by which a saved correlation may exceed 1
 
 
 class Coefficients:
@@ -44,8 +47,15 @@ class Coefficients:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.reset()
         if "control_gram" in state:  # not in checkpoints of older versions
-            self._gram, self._both = state["control_gram"].cpu(), state["control_both"].cpu()
-            self._usual = float(state["control_usual"])
+            gram = saved_tensor(state, "control_gram", (2, 2)).cpu()
+            # The moments of two numbers: what is learnt is a quotient of these, which need not exist otherwise.
+            (first, one), (other, second) = gram.tolist()
+            most = math.sqrt(max(0.0, first) * max(0.0, second))
+            slack = _ROUNDING * most
+            if min(first, second) < 0.0 or abs(one - other) > slack or abs(one) > most + slack:
+                raise ValueError(f"'control_gram' must be symmetric and not negative. Got {gram.tolist()}.")
+            self._gram, self._both = gram, saved_tensor(state, "control_both", (2,)).cpu()
+            self._usual = saved_scalar(state, "control_usual", (0.0, math.inf))
 
     def values(self, guess: float) -> Tensor:
         """c (2,); the guess where nothing has been learnt."""

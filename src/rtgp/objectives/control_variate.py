@@ -27,6 +27,7 @@ from rtgp.kernels import KernelForm
 from rtgp.objectives.protocol import Batch
 from rtgp.operators.protocol import attach_gradients, tiles
 from rtgp.solvers import LowRankPlusIdentity, WhitenedSystem
+from rtgp.state import saved_scalar, saved_tensor
 
 # Where P is good the best c was .46 to .67 on pol, kin40k, elevators and protein (2000 points each), and the variance
 # is flat around it.
@@ -88,8 +89,13 @@ class NystroemControl:
     def from_state_dict(
         cls, preconditioner: LowRankPlusIdentity, state: Mapping[str, Any], dtype: torch.dtype
     ) -> NystroemControl:
-        guess = float(state.get("control_guess", COEFFICIENT))
-        return cls(preconditioner, state["control_pivots"], state["control_b"], dtype, guess)
+        state = {"control_guess": torch.tensor(COEFFICIENT, dtype=torch.float64), **state}  # older versions
+        n = preconditioner.size
+        pivots = saved_tensor(state, "control_pivots", (None,), torch.int64, (0, n - 1))
+        if len(set(pivots.tolist())) != len(pivots):
+            raise ValueError("'control_pivots' must be different points. Got some twice.")
+        b = saved_tensor(state, "control_b", (len(pivots), preconditioner.rank))
+        return cls(preconditioner, pivots, b, dtype, saved_scalar(state, "control_guess", (0.0, 1.0)))
 
     def losses(self, system: WhitenedSystem, duals: Tensor, weights: Tensor, batch: Batch) -> Tensor:
         """(2,): the gradient of the first is sum_p w_p (z_p^T P^-1 M P^-1 z_p - tr(P^-1 M)), that of the second the

@@ -16,6 +16,7 @@ from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp.objectives.fourier_algebra import FourierSystem, Loss, operations
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
+from rtgp.state import saved_count
 
 FREQUENCIES = ("random", "orthogonal", "grid")
 DEFAULT_FEATURES = 1000  # the paper's
@@ -47,7 +48,7 @@ class FourierObjective:
         return {} if self._seed is None else {"seed": self._seed}
 
     def load_state_dict(self, state: State) -> None:
-        self._seed = int(state["seed"]) if "seed" in state else None
+        self._seed = saved_count(state, "seed", most=2**62 - 1) if "seed" in state else None
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None

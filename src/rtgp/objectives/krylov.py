@@ -41,6 +41,7 @@ from rtgp.solvers import (
     conjugate_gradients,
 )
 from rtgp.solvers.system import warn_of_failure, warn_of_products, warn_of_rounding
+from rtgp.state import saved_flag, saved_number, saved_tensor
 from rtgp.truncation import fixed
 
 _GROWTH = 1.25  # of the expected rounding in products, from which on it is measured again
@@ -138,16 +139,19 @@ class KrylovObjective:
 
     def load_state_dict(self, state: State) -> None:
         self.reset()
-        self._warned, self._warned_of_float64 = bool(state["warned"]), bool(state.get("warned of float64", False))
-        self._measured = float(state.get("measured", 0.0))
-        last_solve = state.get("last_solve")
-        if isinstance(last_solve, Tensor):
-            self._last_solve = last_solve
-            self._kind = (last_solve.shape[0], last_solve.dtype, last_solve.device)
-            self._upkeep.load_state_dict(state, last_solve.dtype, group_for(self.settings.operator))
-            self._coefficients.load_state_dict(state)
-            metric = state.get("by_cost")
-            self._by_cost = metric.cpu() if isinstance(metric, Tensor) else None
+        state = {"warned of float64": False, "measured": 0.0, **state}  # not in checkpoints of older versions
+        self._warned, self._warned_of_float64 = saved_flag(state, "warned"), saved_flag(state, "warned of float64")
+        self._measured = saved_number(state, "measured", (0.0, math.inf))
+        if "last_solve" not in state:
+            return
+        self._last_solve = saved_tensor(state, "last_solve", (None, 1), (torch.float32, torch.float64))
+        n, dtype = len(self._last_solve), self._last_solve.dtype
+        self._kind = (n, dtype, self._last_solve.device)
+        self._upkeep.load_state_dict(state, dtype, group_for(self.settings.operator), n)
+        self._coefficients.load_state_dict(state)
+        if "by_cost" in state:
+            p = len(saved_tensor(state, "by_cost", (None, None)))
+            self._by_cost = saved_tensor(state, "by_cost", (p, p)).cpu()
 
     def __call__(self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None) -> LossEstimate:
         extras = Extras() if extras is None else extras

@@ -19,6 +19,7 @@ from torch import Tensor
 from rtgp.errors import NotPositiveDefiniteError, RTGPError, SettingError
 from rtgp.kernels.batches import inputs_of, small_blocks
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
+from rtgp.state import saved_tensor
 
 NEIGHBOURS = 15  # the paper's
 
@@ -47,8 +48,12 @@ class NeighbourObjective:
         return {} if self._sets is None else {"sets": self._sets.int()}  # half the size
 
     def load_state_dict(self, state: State) -> None:
-        found = state.get("sets")
-        self._sets = found.long() if isinstance(found, Tensor) else None
+        self._sets = None
+        if "sets" in state:
+            n = len(saved_tensor(state, "sets", (None, None), torch.int32))
+            asked = self._settings.neighbours
+            k = 1 + (min(NEIGHBOURS, n - 1) if asked is None else asked)
+            self._sets = saved_tensor(state, "sets", (n, k), torch.int32, (0, n - 1)).long()
 
     def __call__(
         self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None

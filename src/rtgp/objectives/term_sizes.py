@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from rtgp.objectives.ladder import Ladder
 from rtgp.objectives.protocol import State
+from rtgp.state import saved_count, saved_tensor
 
+_MOST_CALLS = 2**53  # that a count in a checkpoint is believed
 _MEMORY = 0.1  # weight of the latest measurement, once there are as many as its inverse
 
 
@@ -31,9 +35,12 @@ class TermSizes:
 
     @classmethod
     def from_state_dict(cls, state: State) -> TermSizes:
-        found = cls(int(state["n"]))
-        held = [state[name] for name in ("counts", "squares", "moments")]
-        found._counts, found._squares, found._moments = (t.clone() for t in held if isinstance(t, Tensor))
+        found = cls(saved_count(state, "n"))
+        found._counts = saved_tensor(state, "counts", (None,), torch.int64, (0, _MOST_CALLS)).clone()
+        found._squares = saved_tensor(state, "squares", (len(found._counts),), between=(0.0, math.inf)).clone()
+        found._moments = saved_tensor(state, "moments", (3,)).clone()
+        if float(found._moments[::2].min()) < 0.0:
+            raise ValueError(f"The squares among 'moments' must not be negative. Got {found._moments.tolist()}.")
         return found
 
     def saw_features(self, term: int, difference: Tensor) -> None:

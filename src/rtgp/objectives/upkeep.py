@@ -26,6 +26,7 @@ from rtgp.objectives.control_variate import NystroemControl
 from rtgp.objectives.protocol import State
 from rtgp.operators.choose import free_memory
 from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+from rtgp.state import saved_count, saved_scalar, saved_tensor
 
 _log = logging.getLogger("rtgp")
 
@@ -33,6 +34,7 @@ _LARGEST_CHANGE = 2.0  # of the rank from one preconditioner to the next
 _SHARE = 2  # the rank is at most n over this
 _MEMORY_SHARE = 0.4  # of what is free, for the preconditioner
 _BYTES = 48  # for each row and column of the factor: the factor, Q in both precisions and layouts, and what is passing
+_FLATTEST = 0.5  # power of the rank in the eigenvalues that is believed, at the least
 _STEEPEST = 16.0  # power that is believed: of the rank in the eigenvalues, of the distortion in the noise
 _CALLS_PER_BUILD = 3.0  # at least: the first ones are worn out by the first, large steps
 _MEMORY = 0.8  # part of what was learnt of the noise that is kept from one call to the next
@@ -214,15 +216,30 @@ class Upkeep:
                 state.update(held.control.state_dict())
         return state
 
-    def load_state_dict(self, state: State, dtype: torch.dtype, group: Group | None = None) -> None:
-        self._builds, self._calls = int(state["builds"]), int(state["all_calls"])
-        growth = state.get("growth")  # not in checkpoints of older versions
-        self._growth = (float(growth[0]), float(growth[1])) if isinstance(growth, Tensor) else (0.0, 0.0)
-        sample = state.get("sample")
-        if isinstance(sample, Tensor):
-            preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype, group or Group.alone())
-            calls, fresh, wasted = (int(state[name]) for name in ("calls", "fresh", "wasted"))
-            decay, noise = float(state["decay"]), float(state.get("first_noise", 0.0))
+    def load_state_dict(
+        self, state: State, dtype: torch.dtype, group: Group | None = None, size: int | None = None
+    ) -> None:
+        """size: n, where it is known; a preconditioner of another is refused."""
+        nothing = torch.zeros((), dtype=torch.float64)
+        state = {"growth": torch.zeros(2, dtype=torch.float64), "first_noise": nothing, **state}  # older versions
+        self._calls = saved_count(state, "all_calls")
+        both, own = saved_tensor(state, "growth", (2,)).tolist()
+        if own < 0.0:
+            raise ValueError(f"The second entry of 'growth', a sum of squares, must not be negative. Got {own}.")
+        self._growth = (both, own)
+        held = "preconditioner_q" in state
+        if held != ("sample" in state):
+            raise ValueError("Expected 'preconditioner_q' and 'sample' together. Got one of them.")
+        self._builds = saved_count(state, "builds", least=1 if held else 0)
+        self._held = None
+        if held:
+            preconditioner = LowRankPlusIdentity.from_state_dict(state, dtype, group or Group.alone(), size)
+            sample = saved_tensor(state, "sample", (None, None))
+            if sample.shape[0] != sample.shape[1]:
+                raise ValueError(f"'sample' must be square. Got shape {tuple(sample.shape)}.")
+            calls, fresh, wasted = (saved_count(state, name) for name in ("calls", "fresh", "wasted"))
+            decay = saved_scalar(state, "decay", (_FLATTEST, _STEEPEST))
+            noise = saved_scalar(state, "first_noise", (0.0, math.inf))
             control = None
             if "control_b" in state:
                 control = NystroemControl.from_state_dict(preconditioner, state, dtype)
@@ -245,7 +262,7 @@ def _decay(course: list[tuple[int, float]]) -> float:
     x, y = torch.tensor(points, dtype=torch.float64).T
     x = x - x.mean()
     slope = -float((x * y).sum() / x.square().sum())
-    return min(max(slope, 0.5), _STEEPEST)
+    return min(max(slope, _FLATTEST), _STEEPEST)
 
 
 def _sample(system: WhitenedSystem) -> Tensor:

@@ -18,9 +18,11 @@ from rtgp.distributed import Group
 from rtgp.errors import SettingError
 from rtgp.operators.product import stored_product
 from rtgp.operators.triton.availability import usable
+from rtgp.state import saved_tensor
 
 Rows = Callable[[Tensor], Tensor]  # index (k,) -> rows (k, n), float64; of many ranks, each its own columns (k, m)
 _ALONE = Group.alone()
+_ORTHONORMAL = 1e-6  # what rounding may leave of the product of two columns that is 0
 
 
 class Preconditioner(Protocol):
@@ -227,10 +229,21 @@ class LowRankPlusIdentity:
 
     @classmethod
     def from_state_dict(
-        cls, state: Mapping[str, Any], dtype: torch.dtype, group: Group = _ALONE
+        cls, state: Mapping[str, Any], dtype: torch.dtype, group: Group = _ALONE, size: int | None = None
     ) -> LowRankPlusIdentity:
-        made, q = cls.__new__(cls), state["preconditioner_q"]
-        made._set(q[group.own(q.shape[0])], state["preconditioner_c"], dtype, group, q.shape[0])
+        """size: n, where it is known. What is no such preconditioner is refused: its probes would have another
+        covariance than its solves, which is bias."""
+        q = saved_tensor(state, "preconditioner_q", (size, None))
+        n, k = q.shape
+        c = saved_tensor(state, "preconditioner_c", (k, k))
+        if not torch.equal(c, c.tril()) or not bool((c.diagonal() > 0.0).all()):
+            raise ValueError("'preconditioner_c' must be lower triangular with a positive diagonal.")
+        # A few combinations of the columns tell as much as all products of two, for a k-th of the cost.
+        some = torch.randn(k, 4, dtype=q.dtype, generator=torch.Generator().manual_seed(0)).to(q.device)
+        if not torch.allclose(q.T @ (q @ some), some, rtol=0.0, atol=_ORTHONORMAL * math.sqrt(k)):
+            raise ValueError("'preconditioner_q' must have orthonormal columns.")
+        made = cls.__new__(cls)
+        made._set(q[group.own(n)], c, dtype, group, n)
         return made
 
     def logdet(self) -> Tensor:

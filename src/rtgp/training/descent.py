@@ -163,8 +163,21 @@ class _Descent:
         self.damping = min(max(float(state.get("damping", 1.0)), 0.5 * _LEAST_DAMPING), 1.0)
         self.converged_at = None if converged is None else int(converged)
         decay_from, end = int(state["decay_from"]), int(state["end"])
+        self._check_optimizer(state["optimizer"])
         latest = end if self.schedule.kind == "cosine" else self.schedule.steps
         if not (0 <= self.done <= end <= self.schedule.steps and 0 <= decay_from <= latest):
             raise ValueError(f"step {self.done} of {end}, where {self.schedule.steps} were asked for")
         self.schedule.decay_from, self.schedule.end = decay_from, end
         self.optimizer.load_state_dict(state["optimizer"])
+
+    def _check_optimizer(self, saved: dict[str, Any]) -> None:
+        """Finite tensors, and the settings that this optimiser has, but for the step size, which changes."""
+        for entries in saved["state"].values():
+            for name, value in entries.items():
+                if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+                    raise ValueError(f"'{name}' of the optimiser holds NaN or infinity")
+        own = self.optimizer.state_dict()["param_groups"]
+        for mine, other in zip(own, saved["param_groups"], strict=True):
+            different = [name for name in mine if name != "lr" and mine[name] != other.get(name)]
+            if different:
+                raise ValueError(f"the optimiser's {', '.join(different)} differ")

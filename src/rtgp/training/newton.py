@@ -42,7 +42,8 @@ _LEAST_SETTLED = 3  # steps without clear progress before training may end
 _NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
 _RECENT = 5  # steps over which the noise is averaged
 _PIVOTS = 2000  # of a step in a box: far more than it takes
-_PROMISE_SHARE = 0.1  # of the tolerance: along a ridge a step promises about a tenth of what there is to gain
+_PROMISE_SHARE = 0.1  # of the tolerance: what a step along a ridge must promise to be worth taking
+_RIDGE_SHARE = 0.03  # of the tolerance: on a ridge the information matrix promises about that of what there is to gain
 _CHECKED = 4  # independent estimates at the end
 _ROUNDS = 3  # of checks, each followed by steps along a ridge where they promise more
 _RIDGE_STEPS = 15  # in a round
@@ -321,7 +322,7 @@ class _Newton:
 
         for _ in range(_ROUNDS):
             here = self.problem.point
-            seeds = [self.problem.draw_seed() for _ in range(1 if self.problem.exact else _CHECKED)]
+            seeds = [self.problem.draw_seed() for _ in range(_CHECKED if self.noises else 1)]
             found = self._at(here, seeds)
             if found is None:
                 return True  # as good as can be told
@@ -329,7 +330,7 @@ class _Newton:
             gradient = torch.stack([one.gradient for one in found]).mean(0)
             contrasts = [promised(one.contrast) for one in found if one.contrast is not None]
             noise = sum(contrasts) / len(contrasts) if contrasts else 0.0  # of one
-            if promised(gradient) <= max(_CLEARLY * noise / len(found), self.worth):
+            if promised(gradient) <= max(_CLEARLY * noise / len(found), _RIDGE_SHARE * self.tolerance):
                 return True
             enough = min(len(seeds), max(1, math.ceil(noise / self.worth)))  # draws whose noise is not worth a step
             self._follow_the_ridge(here, seeds[:enough], metric)
@@ -413,6 +414,8 @@ class _Newton:
         state = {"gradient": self.gradient, **state}
         self.gains, self.noises = list(map(float, state["gains"])), list(map(float, state["noises"]))
         self.loss = (float(state["loss"]), float(state["loss_error"]))
+        if any(map(math.isnan, (*self.gains, *self.noises, *self.loss))):
+            raise ValueError("gains, noises or the loss hold NaN")
         p, count = len(self.accepted), len(state["points"])
         shapes = {"accepted": (p,), "gradient": (p,), "velocity": (p,), "metric": (p, p)}
         shapes |= {"points": (count, p), "gradients": (count, p)}

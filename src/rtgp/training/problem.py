@@ -32,6 +32,7 @@ from rtgp.methods import Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
 from rtgp.objectives.protocol import gradient_of
+from rtgp.state import saved_tensor
 from rtgp.training.coordinates import Coordinate, Log, Plain, logarithmic
 from rtgp.training.errors import CheckpointError, TrainingError
 from rtgp.training.headway import Headway, exact_possible, replaceable
@@ -387,13 +388,14 @@ class Problem:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own, trained = self.mll.state_dict(), dict(self.mll.named_parameters())
+        own = self.mll.state_dict()
         pairs = [
             *zip(self.leaves, state["leaves"], strict=True),
             *((own[name], state["tensors"][name]) for name in own),
         ]
-        numbers = [*state["leaves"], *(state["tensors"][name] for name in trained)]
-        if any(a.shape != b.shape for a, b in pairs) or not all(bool(torch.isfinite(v).all()) for v in numbers):
+        fits = all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
+        # Everything, bounds and other buffers too: finite, or the model's own (an upper bound may be infinite).
+        if not fits or not all(bool((torch.isfinite(b) | (b == a.to(b.device))).all()) for a, b in pairs):
             raise CheckpointError(
                 "Expected finite parameters of the model's shapes in the checkpoint. Got others: remove the checkpoint "
                 "folder to begin anew."
@@ -404,8 +406,10 @@ class Problem:
         if bool(state.get("exact", self.exact)) and not self.exact:
             self._go_over()
         self.changes, self._runs = list(map(str, state.get("changes", []))), list(map(int, state.get("runs", [])))
+        if any(run < 0 for run in self._runs):
+            raise ValueError("'runs' must not be negative")
         self.mll._objective.load_state_dict(state["objective"])
-        self.generator.set_state(state["generator"])
+        self.generator.set_state(saved_tensor(state, "generator", (len(self.generator.get_state()),), torch.uint8))
         self.restore(state["leaves"])
         self._good = self.snapshot()
 

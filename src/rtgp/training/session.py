@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from rtgp.distributed import DisagreementError, Group, everywhere
+from rtgp.state import saved_count, saved_number
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.history import History, Row, make_row
 from rtgp.training.packing import pack, unpack
@@ -56,8 +57,8 @@ class Session:
         state = self._load()
         if state is not None:
             with self.restoring():
-                self.history = History([{**row, "loss": float(row["loss"])} for row in state["rows"]])
-                self.start, self._earlier = str(state["start"]), float(state["seconds"])
+                self.history = History([_saved_row(row, k) for k, row in enumerate(state["rows"])])
+                self.start, self._earlier = str(state["start"]), saved_number(state, "seconds", (0.0, math.inf))
                 self.resumed, self.finished = dict(state["optimizer"]), state["finished"]
                 problem.load_state_dict(state["problem"])
         self._saved = len(self.history)  # steps
@@ -158,3 +159,14 @@ class Session:
             "seconds": self.seconds,
             "finished": finished,
         }
+
+
+def _saved_row(row: dict[str, Any], step: int) -> Row:
+    """A row of the history as it was saved: numbers, of which only what was not measured may be NaN."""
+    if saved_count(row, "step") != step:
+        raise ValueError(f"row {step} of the history is that of step {row['step']}")
+    saved_number(row, "loss")
+    for name, value in row.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"'{name}' of step {step} must be a number. Got {type(value).__name__}.")
+    return dict(row)
