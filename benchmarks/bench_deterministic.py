@@ -4,7 +4,10 @@ Targets are smooth functions of many inputs, some of them near-duplicates of oth
 lower bound. A row has the seconds of both trainings, one after the other, and the exact objective at the end of
 `RRCG()` above that of Cholesky, per point.
 
-    RTGP_DATA=folder python benchmarks/bench_deterministic.py --sets smooth,waves,bike --n 4500
+    RTGP_DATA=folder python benchmarks/bench_deterministic.py --sets smooth,waves,bike --n 4500 --model own
+
+model: "own" is that of `GPRegressor`, whose lengthscales begin at the root of the number of inputs; "gpytorch" begins
+at ln 2, as GPyTorch does, and has its lower bound of the noise, 1e-4.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import record
 import torch
 
 import rtgp
-from rtgp.modelling.model import RegressionModel, named_kernel
+from rtgp.modelling.model import RegressionModel, named_kernel, new_model
 from rtgp.training.problem import Problem
 
 SETS = ("smooth", "linear", "categories", "waves", "bike")
@@ -49,9 +52,12 @@ def make_data(name: str, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(X, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
 
 
-def train(x: torch.Tensor, y: torch.Tensor, method: object) -> tuple[rtgp.FitResult, float, float]:
+def train(x: torch.Tensor, y: torch.Tensor, kind: str, method: object) -> tuple[rtgp.FitResult, float, float]:
     """The result, the seconds it took, and the exact objective per point at its end."""
-    model = RegressionModel(x, y, gpytorch.likelihoods.GaussianLikelihood(), named_kernel("rbf", x.shape[1]))
+    if kind == "own":
+        model = new_model(x, y, "rbf", None)
+    else:
+        model = RegressionModel(x, y, gpytorch.likelihoods.GaussianLikelihood(), named_kernel("rbf", x.shape[1]))
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,13 +73,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--n", type=int, default=4500)
+    parser.add_argument("--model", choices=("own", "gpytorch"), default="own")
     given = parser.parse_args()
     for name in given.sets.split(","):
         x, y = make_data(name, given.n)
-        exact, exact_seconds, best = train(x, y, rtgp.Cholesky())
-        result, seconds, reached = train(x, y, rtgp.RRCG())
+        exact, exact_seconds, best = train(x, y, given.model, rtgp.Cholesky())
+        result, seconds, reached = train(x, y, given.model, rtgp.RRCG())
         row = {
-            "set": name, "n": given.n, "d": x.shape[1], "cholesky_s": round(exact_seconds, 1),
+            "set": name, "model": given.model, "n": given.n, "d": x.shape[1], "cholesky_s": round(exact_seconds, 1),
             "rr_cg_s": round(seconds, 1), "ratio": round(seconds / exact_seconds, 2),
             "cholesky_objective": round(best, 5), "rr_cg_objective": round(reached, 5),
             "above": round(reached - best, 5),
