@@ -132,6 +132,7 @@ def fit(
         best = train_from_several(several, restarts, seed, checkpoint, train)
         return replace(best, method_reason=reason + best.method_reason.removeprefix("asked for"))
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
+    steps_asked = steps is not None
     steps = default_steps(name, X.shape[0]) if steps is None else steps
     group = group_for(getattr(method, "operator", "auto"))
     settings = {
@@ -169,7 +170,7 @@ def fit(
                     _begin(session, subset_start, seed, isinstance(method, Cholesky))
                     warned = warn_of_features(problem, method, seed)
                     try:
-                        outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience)
+                        outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience, steps_asked)
                     except KeyboardInterrupt:
                         session.broken_off()
                         raise FitInterrupted(_result(session, _interrupted(session), reason, name)) from None
@@ -221,11 +222,14 @@ def _train(
     steps: int,
     tolerance: float | None,
     patience: int,
+    asked: bool,
 ) -> Outcome:
+    """asked: whether the number of steps was."""
     if optimizer == "lbfgs":
         return train_lbfgs(session, steps, _TOLERANCE["lbfgs"] if tolerance is None else tolerance)
     if optimizer == "average-information":
-        return descend_newton(session, steps, _TOLERANCE[optimizer] if tolerance is None else tolerance)
+        within = _TOLERANCE[optimizer] if tolerance is None else tolerance
+        return descend_newton(session, steps, within, 0 if asked else default_steps("lbfgs", session.problem.n))
     made, kind, rate = make_optimizer(optimizer, session.problem.leaves, learning_rate)
     # The paper's schedule runs its course: at its small last step sizes every loss looks flat.
     tolerance = _TOLERANCE["noisy"] if tolerance is None else tolerance

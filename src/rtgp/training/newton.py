@@ -52,10 +52,10 @@ _DAMPING = 0.1  # of the curvature along a step: what is left of it at the least
 _SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
 
 
-def descend_newton(session: Session, steps: int, tolerance: float) -> Outcome:
+def descend_newton(session: Session, steps: int, tolerance: float, more_if_exact: int = 0) -> Outcome:
     """Train until a step promises no more than `tolerance` per point and the noise costs no more than half of it, or
-    `steps` are taken."""
-    return _Newton(session, steps, tolerance).run()
+    `steps` are taken; `more_if_exact` further ones where gradients have no noise, for what is left is sure."""
+    return _Newton(session, steps, tolerance, more_if_exact).run()
 
 
 def box_newton_step(metric: Tensor, gradient: Tensor, reach: float) -> Tensor:
@@ -102,9 +102,9 @@ class _NoWayOnError(Exception):
 
 
 class _Newton:
-    def __init__(self, session: Session, steps: int, tolerance: float) -> None:
+    def __init__(self, session: Session, steps: int, tolerance: float, more_if_exact: int) -> None:
         self.session, self.problem = session, session.problem
-        self.steps, self.tolerance = steps, tolerance
+        self._most, self.tolerance = (steps, steps + more_if_exact), tolerance
         self.worth = _RIDGE_SHARE * tolerance  # what a step along a ridge must promise
         self.done = 0
         self.settled = 0  # steps since progress was lost in the noise
@@ -123,6 +123,11 @@ class _Newton:
         if session.resumed is not None:
             with session.restoring():
                 self._load(session.resumed)
+
+    @property
+    def steps(self) -> int:
+        """That may be taken."""
+        return self._most[self.problem.exact]
 
     def run(self) -> Outcome:
         if self.done == 0:
