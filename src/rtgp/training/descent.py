@@ -14,7 +14,7 @@ from torch import Tensor
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training.history import Row
-from rtgp.training.outcome import Outcome
+from rtgp.training.outcome import NoWayOnError, Outcome
 from rtgp.training.result import FitStatus
 from rtgp.training.schedule import Schedule
 from rtgp.training.session import Session
@@ -27,10 +27,6 @@ def descend(session: Session, optimizer: torch.optim.Optimizer, schedule: Schedu
 
 
 _LEAST_DAMPING = 1e-2  # of the step size: below it a failure is not the step's fault
-
-
-class _NoWayOnError(Exception):
-    """Nothing is left to change; the parameters are those of the last good step."""
 
 
 class _Descent:
@@ -53,7 +49,7 @@ class _Descent:
         while self.done < self.schedule.end:
             try:
                 stop = self._step()
-            except _NoWayOnError as obstacle:
+            except NoWayOnError as obstacle:
                 return replace(self._outcome(FitStatus.LIMIT, f"ended: {obstacle}"), final=False)
             self.session.keep(self.done, self._state())
             self._look_for_a_plateau()
@@ -111,7 +107,7 @@ class _Descent:
         if self.done == 0:
             raise error
         if isinstance(error, OutOfMemoryError) or exhausted:
-            raise _NoWayOnError(str(error)) from error
+            raise NoWayOnError(str(error)) from error
         self.damping *= 0.5
         for group in self.optimizer.param_groups:
             group["lr"] *= 0.5

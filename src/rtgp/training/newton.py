@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
-from rtgp.training.outcome import Outcome, combined
+from rtgp.training.outcome import NoWayOnError, Outcome, combined
 from rtgp.training.problem import Evaluation
 from rtgp.training.result import FitStatus
 from rtgp.training.session import Session
@@ -97,10 +97,6 @@ def _positive(information: Tensor) -> Tensor:
     return positive
 
 
-class _NoWayOnError(Exception):
-    """Nothing is left to change; the parameters are those of the last good step."""
-
-
 class _Newton:
     def __init__(self, session: Session, steps: int, tolerance: float, more_if_exact: int) -> None:
         self.session, self.problem = session, session.problem
@@ -135,7 +131,7 @@ class _Newton:
         while self.done < self.steps:
             try:
                 stop = self._step()
-            except _NoWayOnError as obstacle:
+            except NoWayOnError as obstacle:
                 return replace(self._outcome(FitStatus.LIMIT, f"ended: {obstacle}"), final=False)
             if stop:
                 self.session.save(self.done, self._state())
@@ -183,7 +179,7 @@ class _Newton:
                     raise
                 elif isinstance(error, OutOfMemoryError) or exhausted:
                     self.problem.move_to(self.accepted)
-                    raise _NoWayOnError(str(error)) from error
+                    raise NoWayOnError(str(error)) from error
                 else:
                     self._go_back()
 

@@ -10,6 +10,10 @@ from typing import Any
 from rtgp.training.result import FitStatus
 
 
+class NoWayOnError(Exception):
+    """Nothing is left to change after an obstacle; the parameters are those of the last good step."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     status: FitStatus
