@@ -28,12 +28,13 @@ from bench_time_to_optimum import load
 
 import rtgp
 from rtgp.modelling.model import RegressionModel, new_model
-from rtgp.objectives import upkeep
 from rtgp.objectives.control_coefficients import Coefficients
-from rtgp.objectives.control_variate import COEFFICIENT, NystroemControl
+from rtgp.preconditioners import policy
+from rtgp.preconditioners.nystroem_control import COEFFICIENT, NystroemControl
 from rtgp.reproduce.models import exact_objective
-from rtgp.training import newton
+from rtgp.training.newton import NewtonSettings
 from rtgp.training.problem import Problem
+from rtgp.training.settings import TrainingSettings
 
 SET, SPLIT, LIMIT, KERNEL = "kin40k", 10, 2500, "matern32"
 LEVELS = (1e-3, 1e-4, 1e-5, 1.1e-6)
@@ -91,8 +92,7 @@ def without(setting: str) -> Iterator[None]:
             (Coefficients, "learn", lambda *args: None),
             (NystroemControl, "first_guess", lambda *args: COEFFICIENT),
         ],
-        "noise of an old preconditioner not counted": [(upkeep, "_DOUBT", math.inf)],
-        "curvature not felt": [(newton, "_STIFFEST", 1.0)],
+        "noise of an old preconditioner not counted": [(policy, "_DOUBT", math.inf)],
     }
     with ExitStack() as stack:
         for part in parts.get(setting, []):
@@ -104,6 +104,10 @@ def method_of(setting: str) -> rtgp.RRCG:
     return rtgp.RRCG(control_variate=setting != "no control variate")
 
 
+def settings_of(setting: str) -> TrainingSettings:
+    return TrainingSettings(NewtonSettings(stiffest=1.0)) if setting == "curvature not felt" else TrainingSettings()
+
+
 def trainings(best: RegressionModel, seeds: list[int], settings: list[str]) -> list[dict[str, object]]:
     optimum = exact_objective(best)
     x, y = best.train_inputs[0].float(), best.train_targets.float()
@@ -111,7 +115,8 @@ def trainings(best: RegressionModel, seeds: list[int], settings: list[str]) -> l
     for setting, seed in itertools.product(settings, seeds):
         model = new_model(x, y, KERNEL, None)
         with without(setting):
-            result = rtgp.fit(model, model.likelihood, x, y, method_of(setting), seed=seed)
+            own = settings_of(setting)
+            result = rtgp.fit(model, model.likelihood, x, y, method_of(setting), seed=seed, _settings=own)
         rows.append(
             {
                 "set": SET, "n": len(y), "kernel": KERNEL, "setting": setting, "run_seed": seed,

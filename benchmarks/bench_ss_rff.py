@@ -29,7 +29,7 @@ from rtgp.kernels.spectral import components_of, draw_spectrum
 from rtgp.objectives import CholeskyObjective
 from rtgp.objectives.fourier_algebra import FourierSystem, exact_operations
 from rtgp.objectives.ladder import Ladder
-from rtgp.objectives.upkeep import build_cost, iteration_cost
+from rtgp.preconditioners.policy import build_cost, iteration_cost
 from rtgp.training.problem import Problem
 
 N, SETS = 2000, ("pol", "kin40k", "elevators")

@@ -156,3 +156,21 @@ def fourier_kernel_matrix(x: Array, lengthscales: Array, frequencies: Array, out
 def effective_dimension(K: Array, noise: float) -> float:
     """tr(K (K + noise)^-1)."""
     return float(np.trace(np.linalg.solve(K + noise * np.eye(len(K)), K)))
+
+
+def nearest_earlier_distances(x: Array, order: NDArray[np.int64], count: int) -> Array:
+    """(n, count): distances of each point to its nearest earlier points, ascending; infinite where there are fewer."""
+    found = np.full((len(x), count), np.inf)
+    for place, point in enumerate(order):
+        distances = np.sort(np.sqrt(((x[order[:place]] - x[point]) ** 2).sum(1)))[:count]
+        found[point, : len(distances)] = distances
+    return found
+
+
+def inverse_factor(A: Array, neighbours: NDArray[np.int64]) -> Array:
+    """G (n, n): row i is the last row of the inverse Cholesky factor of A on (neighbours_i, i); -1: no neighbour."""
+    G = np.zeros_like(A)
+    for i, row in enumerate(neighbours):
+        points = [*row[row >= 0], i]
+        G[i, points] = np.linalg.inv(np.linalg.cholesky(A[np.ix_(points, points)]))[-1]
+    return G

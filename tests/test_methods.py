@@ -43,7 +43,7 @@ class TestDefaults:
     def test_automatic(self):
         settings = rtgp.RRCG()
         assert isinstance(settings.truncation, ResidualDriven)
-        assert settings.preconditioner == rtgp.PivotedCholesky()
+        assert settings.preconditioner == rtgp.Automatic()
         assert settings.coupling == "max"
         assert settings.warm_start
 
@@ -75,7 +75,7 @@ class TestSettingsObjects:
 
     def test_repr_can_be_read_back(self, settings):
         names = {name: getattr(rtgp.truncation, name) for name in ("ResidualDriven", "ExponentialDecay")} | {
-            name: getattr(rtgp, name) for name in ("Cholesky", "CG", "RRCG", "PivotedCholesky")
+            name: getattr(rtgp, name) for name in ("Automatic", "Cholesky", "CG", "RRCG", "PivotedCholesky")
         }
         assert eval(repr(settings), names) == settings
 

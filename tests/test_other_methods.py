@@ -1,4 +1,4 @@
-"""All eight methods as one argument of GPRegressor; what SVGP, POE and sgGP share with the others, and what not."""
+"""All nine methods as one argument of GPRegressor; what SVGP, POE and sgGP share with the others, and what not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rtgp.errors import InputError, SettingError, UnsupportedModelError
 from rtgp.methods import METHODS
 from rtgp.regressor import GPRegressor
 
-EIGHT = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp")
+NINE = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia")
 THREE = {"svgp": rtgp.SVGP(inducing=25, batch_size=40), "poe": rtgp.POE(expert_size=50), "sggp": rtgp.SGGP(5, 40)}
 
 
@@ -40,15 +40,15 @@ def fitted() -> dict[str, GPRegressor]:
     return {name: GPRegressor(method=method, steps=25, random_state=0).fit(*data()) for name, method in THREE.items()}
 
 
-def test_all_eight_are_there() -> None:
-    assert set(METHODS) == set(EIGHT)
+def test_all_nine_are_there() -> None:
+    assert set(METHODS) == set(NINE)
 
 
 @pytest.mark.filterwarnings("ignore::rtgp.errors.PrecisionWarning")  # 120 points with little noise, in float32
 @pytest.mark.filterwarnings("ignore::rtgp.errors.ApproximationWarning")  # Fourier features, of the rough kernels
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "matern52"])
-@pytest.mark.parametrize("method", EIGHT)
+@pytest.mark.parametrize("method", NINE)
 def test_every_method_every_kernel_both_dtypes(method: str, kernel: str, dtype: str) -> None:
     gp = GPRegressor(method=method, kernel=kernel, dtype=dtype, steps=12, random_state=0).fit(*data())
     mean, std = gp.predict(NEW, return_std=True)

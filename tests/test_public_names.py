@@ -11,7 +11,7 @@ import rtgp
 def test_every_public_name_is_there() -> None:
     assert all(hasattr(rtgp, name) for name in rtgp.__all__)
     assert {"FitResult", "GPRegressor", "History", "Posterior", "fit", "posterior"} <= set(rtgp.__all__)
-    assert {"CG", "Cholesky", "RFF", "RRCG", "SSRFF"} <= set(rtgp.__all__)
+    assert {"CG", "Cholesky", "RFF", "RRCG", "SSRFF", "Vecchia"} <= set(rtgp.__all__)
 
 
 def test_the_estimators_library_is_loaded_on_first_use() -> None:

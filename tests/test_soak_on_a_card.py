@@ -16,7 +16,8 @@ import triton_mode
 from gp_models import Model
 from left_over import OnPurposeError
 from rtgp.ownership import without_cycles
-from rtgp.solvers import IdentityPreconditioner, Output, PivotedCholesky, conjugate_gradients
+from rtgp.preconditioners import Identity, PivotedCholesky
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.training.history import Row
 from rtgp.truncation import fixed
 
@@ -110,7 +111,7 @@ def test_a_recording_that_fails_is_done_without(caplog: pytest.LogCaptureFixture
     for _ in range(3):
         caplog.clear()
         found = conjugate_gradients(
-            matmul, rhs, fixed(None), [Output(k, None) for k in range(3)], IdentityPreconditioner(), tolerance=1e-9
+            matmul, rhs, fixed(None), [Output(k, None) for k in range(3)], Identity(), tolerance=1e-9
         )
         torch.testing.assert_close(found.solutions, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-6)
         assert len([line for line in caplog.records if "could not be recorded" in line.getMessage()]) == 1

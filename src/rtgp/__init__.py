@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from rtgp import datasets, distributed, errors, operators, truncation
-from rtgp.baselines import POE, SGGP, SVGP
+from rtgp.baselines import POE, SGGP, SVGP, Vecchia
 from rtgp.linear_algebra import logdet, solve
 from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.posterior import Posterior, posterior
+from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky
 from rtgp.provenance import __version__
-from rtgp.solvers import PivotedCholesky
 from rtgp.training import FitResult, History, fit
 
 if TYPE_CHECKING:
@@ -25,13 +25,17 @@ __all__ = [
     "SGGP",
     "SSRFF",
     "SVGP",
+    "Automatic",
     "Cholesky",
     "FitResult",
     "GPRegressor",
     "History",
+    "LowRankAndNeighbours",
     "MarginalLogLikelihood",
+    "Neighbours",
     "PivotedCholesky",
     "Posterior",
+    "Vecchia",
     "__version__",
     "datasets",
     "diagnose",

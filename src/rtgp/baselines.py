@@ -1,7 +1,7 @@
-"""Settings of the three further methods that the paper compares with: SVGP, POE and sgGP.
+"""Settings of further methods to compare with: SVGP, POE, sgGP (the paper's) and Vecchia's likelihood.
 
-sgGP is another estimate of the likelihood of the same model, so that it goes wherever the likelihood methods go. SVGP
-and POE are models of their own: `GPRegressor` makes, trains and predicts from them.
+sgGP and Vecchia are other likelihoods of the same model, so that they go wherever the likelihood methods go. SVGP and
+POE are models of their own: `GPRegressor` makes, trains and predicts from them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from rtgp.errors import SettingError
 from rtgp.objectives import Objective
 from rtgp.objectives.sggp import NeighbourObjective, NeighbourSettings
+from rtgp.objectives.vecchia import VecchiaObjective, VecchiaSettings
 from rtgp.operators.choose import SHARDED
 
 INDUCING = 1024
@@ -90,6 +91,34 @@ class SGGP:
 
     def make_objective(self, frozen: bool = False) -> Objective:
         return NeighbourObjective(NeighbourSettings(self.neighbours, self.centres))
+
+
+@dataclass(frozen=True)
+class Vecchia:
+    """The likelihood of each point given its nearest earlier points in a random order (Vecchia 1988), in float64.
+
+    neighbours: that each point is conditioned on; with as many as there are it is exact. A prediction is made from
+    twice as many training points, the nearest.
+    rows: points whose conditional densities stand for those of all, drawn at random once; None: all.
+    """
+
+    neighbours: int = 20
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive_integers(self, "neighbours", optional=False)
+        check_positive_integers(self, "rows")
+
+    @property
+    def predictive_neighbours(self) -> int:
+        return 2 * self.neighbours
+
+    def make_objective(self, frozen: bool = False) -> Objective:
+        return VecchiaObjective(VecchiaSettings(self.neighbours, self.rows))
+
+
+# Whose likelihood is not that of the exact model, though they train one.
+OTHER_LIKELIHOODS = (SGGP, Vecchia)
 
 
 def check_positive_integers(method: Any, *names: str, optional: bool = True) -> None:

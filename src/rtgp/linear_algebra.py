@@ -18,9 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError
 from rtgp.estimators import draw_probes, log_det, log_det_series, trace_vectors
-from rtgp.solvers import CGResult, IdentityPreconditioner, Output, PivotedCholesky, Preconditioner, conjugate_gradients
+from rtgp.preconditioners import Identity, PivotedCholesky
+from rtgp.preconditioners.low_rank import Scaled, low_rank_of_matrix
+from rtgp.solvers import CGResult, Output, Whitening, conjugate_gradients
 from rtgp.solvers.cg import WORKING_PRECISION
-from rtgp.solvers.preconditioner import ScaledPreconditioner, low_rank_of_matrix
 from rtgp.truncation import ResidualDriven, SurvivalRule, russian_roulette
 
 Product = Callable[[Tensor], Tensor]
@@ -58,7 +59,7 @@ def solve(
     rule = ResidualDriven() if truncation is None else truncation
 
     def solver(rhs: Tensor) -> Tensor:
-        return _run(matrix, rhs, rule, conditioner, generator, tolerance).solutions
+        return _run(matrix, conditioner.whiten(rhs), rule, conditioner, generator, tolerance).solutions
 
     estimate = solver(columns.detach())
     # d(A^-1 b) = A^-1 (db - dA A^-1 b): the product carries the derivative of A, whatever A is.
@@ -93,7 +94,7 @@ def logdet(
     conditioner = _preconditioner(matrix, preconditioner, generator)
     drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
     rule = ResidualDriven() if truncation is None else truncation
-    result = _run(matrix, drawn.z, rule, conditioner, generator, tolerance)
+    result = _run(matrix, drawn.whitened, rule, conditioner, generator, tolerance)
     value = (
         log_det(log_det_series(result, slice(0, probes)), result.weights[:, 0], conditioner.logdet())
         .mean()
@@ -176,19 +177,19 @@ def _checked_product(function: Product) -> Product:
 
 def _run(
     matrix: _Matrix,
-    rhs: Tensor,
+    residual: Tensor,  # whitened
     rule: SurvivalRule,
-    preconditioner: Preconditioner,
+    preconditioner: Whitening,
     generator: torch.Generator | None,
     tolerance: float | None,
 ) -> CGResult:
     weighting = russian_roulette(rule, 1, generator)
     weighting.require_support(matrix.size)
-    outputs = [Output(k, 0) for k in range(rhs.shape[1])]
+    outputs = [Output(k, 0) for k in range(residual.shape[1])]
     # Rounding makes CG need more than n steps; a draw that survives that long must not fail where it could go on.
     limit = 1000 + 20 * matrix.size
     return conjugate_gradients(
-        matrix.detached_product, rhs, weighting, outputs, preconditioner, tolerance=tolerance, max_iterations=limit
+        matrix.detached_product, residual, weighting, outputs, preconditioner, tolerance=tolerance, max_iterations=limit
     )
 
 
@@ -208,12 +209,16 @@ class _ImplicitSolve(torch.autograd.Function):
 
 
 class _FunctionPreconditioner:
-    """A user's function r -> P^-1 r."""
+    """A user's function r -> P^-1 r: residuals stay in the original coordinates, and their squares are r^T P^-1 r."""
 
     def __init__(self, function: Product) -> None:
         self._function = _checked_product(function)
 
-    def solve(self, r: Tensor) -> tuple[Tensor, Tensor]:
+    def whiten(self, v: Tensor) -> Tensor:
+        return v.clone()
+
+    def conditioned(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        r = residual
         with torch.no_grad():
             solved = self._function(r)
         squares = (r * solved).sum(0, dtype=torch.float64)
@@ -230,14 +235,14 @@ def _preconditioner(
     matrix: _Matrix, wanted: PivotedCholesky | Product | None, generator: torch.Generator | None
 ) -> Any:
     if wanted is None:
-        return IdentityPreconditioner()
+        return Identity(matrix.size)
     if isinstance(wanted, PivotedCholesky):
         if matrix.matrix is None:
             raise InputError(
                 "PivotedCholesky needs rows of the matrix, which a product function does not give. Pass A as a tensor "
                 "or a linear_operator, or the preconditioner as a function r -> P^-1 r."
             )
-        made: ScaledPreconditioner = low_rank_of_matrix(wanted, matrix.diagonal(), matrix.rows, matrix.dtype, generator)
+        made: Scaled = low_rank_of_matrix(wanted, matrix.diagonal(), matrix.rows, matrix.dtype, generator)
         return made
     if callable(wanted):
         return _FunctionPreconditioner(wanted)

@@ -35,6 +35,7 @@ _REMEDIES = {
     "SVGP": "Take fewer inducing points, as in rtgp.SVGP(inducing=...)",
     "POE": "Take smaller experts, as in rtgp.POE(expert_size=...)",
     "SGGP": "Take fewer neighbours, as in rtgp.SGGP(neighbours=...)",
+    "Vecchia": "Take fewer neighbours, as in rtgp.Vecchia(neighbours=...)",
 }
 
 

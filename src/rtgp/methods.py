@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from rtgp.baselines import POE, SGGP, SVGP
+from rtgp.baselines import POE, SGGP, SVGP, Vecchia
 from rtgp.distributed import active
 from rtgp.errors import SettingError
 from rtgp.estimators import ProbeKind, check_probe_kind
@@ -22,7 +22,7 @@ from rtgp.objectives import (
     Truncation,
 )
 from rtgp.operators import is_sharded
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, PreconditionerSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven, SurvivalRule
 
 
@@ -48,7 +48,7 @@ class CG:
 
     iterations: int = 100
     probes: int = 10
-    preconditioner: PivotedCholesky | None = field(default_factory=lambda: PivotedCholesky(5, "greedy"))
+    preconditioner: PreconditionerSettings | None = field(default_factory=lambda: PivotedCholesky(5, "greedy"))
     probe_kind: ProbeKind = "rademacher"
     refresh: int | None = 1
     warm_start: bool = False
@@ -78,7 +78,7 @@ class RRCG:
 
     truncation: SurvivalRule = field(default_factory=ResidualDriven)
     probes: int = 10
-    preconditioner: PivotedCholesky | None = field(default_factory=PivotedCholesky)
+    preconditioner: PreconditionerSettings | None = field(default_factory=Automatic)
     probe_kind: ProbeKind = "preconditioner"
     coupling: str = "max"
     refresh: int | None = None
@@ -231,10 +231,11 @@ def _check_krylov(method: CG | RRCG) -> None:
     if method.refresh is not None:
         _positive_integer(method, "refresh")
     check_probe_kind(method.probe_kind)
-    if method.preconditioner is not None and not isinstance(method.preconditioner, PivotedCholesky):
+    kinds = (PivotedCholesky, Neighbours, LowRankAndNeighbours, Automatic)
+    if method.preconditioner is not None and not isinstance(method.preconditioner, kinds):
         raise SettingError(
-            f"The 'preconditioner' parameter of {type(method).__name__} must be a PivotedCholesky or None. "
-            f"Got {method.preconditioner!r} instead."
+            f"The 'preconditioner' parameter of {type(method).__name__} must be a PivotedCholesky, Neighbours, "
+            f"LowRankAndNeighbours, Automatic or None. Got {method.preconditioner!r} instead."
         )
     for name in ("warm_start", "control_variate"):
         _one_of(method, name, (True, False))
@@ -255,6 +256,7 @@ METHODS: dict[str, type[Any]] = {
     "svgp": SVGP,
     "poe": POE,
     "sggp": SGGP,
+    "vecchia": Vecchia,
 }
 AnyMethod = Method | SVGP | POE
 

@@ -7,20 +7,19 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import GP
-from linear_operator.operators import ConstantDiagLinearOperator
 from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError, UnsupportedModelError
-from rtgp.kernels import KernelForm, read_covariance
+from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError
 from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import RRCG, Method, likelihood_method
 from rtgp.objectives import Batch, EstimateStats, Extras, covers
+from rtgp.objectives.reading import check_inputs, check_model, read_output
 from rtgp.ownership import without_cycles
 
 
@@ -58,20 +57,10 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         generator: torch.Generator | None = None,
         draws: str = "fresh",
     ) -> None:
-        if not isinstance(likelihood, (GaussianLikelihood, FixedNoiseGaussianLikelihood)):
-            raise UnsupportedModelError(
-                "Expected a GaussianLikelihood or a FixedNoiseGaussianLikelihood. "
-                f"Got {type(likelihood).__name__}: the marginal likelihood has a closed form for Gaussian noise only. "
-                "Use one of these two, or gpytorch.mlls.VariationalELBO for other likelihoods."
-            )
-        if not isinstance(model, GP):
-            raise UnsupportedModelError(
-                f"Expected a GPyTorch model (gpytorch.models.ExactGP). Got {type(model).__name__} instead: "
-                "call MarginalLogLikelihood(likelihood, model), in this order."
-            )
+        check_model(model, likelihood, "MarginalLogLikelihood(likelihood, model)")
         if draws not in ("fresh", "frozen"):
             raise SettingError(f"The 'draws' parameter must be 'fresh' or 'frozen'. Got {draws!r} instead.")
-        _check_train_inputs(model)
+        check_inputs(model)
         super().__init__(likelihood, model)
         self.method = likelihood_method(RRCG() if method is None else method)
         self.draws = draws
@@ -116,6 +105,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         information: float | None = None,
         iterations: int | None = Extras.iterations,
         most_iterations: int | None = None,
+        hold: bool = False,
         **kwargs: Any,
     ) -> Evaluated:
         """The estimate with what optimisers made for noisy gradients need beside it.
@@ -125,10 +115,11 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         solves of this tolerance; like the objective, divided by n.
         iterations: after which those solves end all the same; None: as many as it takes.
         most_iterations: of conjugate gradients, after which the estimate is given up with a ConvergenceError.
+        hold: keep preconditioner, warm start and what was learnt as they are, for draws that are used again.
         """
         batch = self._read(function_dist, target, *params, **kwargs)
         trained = self._trained() if contrast or information is not None else ()
-        extras = Extras(contrast, trained, information, iterations, most_iterations)
+        extras = Extras(contrast, trained, information, iterations, most_iterations, hold)
         n, device = batch.form.size, str(batch.form.device)
         what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:
@@ -145,13 +136,23 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         self.last = estimate.stats
         # The value of the estimate, with the gradient of the surrogate.
         loss = estimate.value + (estimate.surrogate - estimate.surrogate.detach())
-        total: Tensor = self._add_other_terms(-loss.to(batch.residual.dtype), params)
+        total = self._with_priors(-loss.to(batch.residual.dtype), params)
         found = estimate.information
         return Evaluated(
             objective=total / n,
             contrast=None if estimate.contrast is None else estimate.contrast / n,
             information=None if found is None else found / n,
         )
+
+    def _with_priors(self, value: Tensor, params: tuple[Any, ...]) -> Tensor:
+        try:
+            total: Tensor = self._add_other_terms(value, params)
+        except ValueError as error:  # of torch.distributions: a value outside the support
+            raise InputError(
+                f"Expected parameters in the support of their priors. {str(error).rstrip('.')}. Start them inside, or "
+                "constrain them to that support (gpytorch.constraints)."
+            ) from error
+        return total
 
     def knows_information(self, function_dist: MultivariateNormal, target: Tensor) -> bool:
         """Whether `evaluate` can give the average-information matrix of all trainable parameters."""
@@ -168,124 +169,4 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         return torch.Generator().manual_seed(self._seed)
 
     def _read(self, dist: MultivariateNormal, target: Tensor, *params: Any, **kwargs: Any) -> Batch:
-        mean = _mean_of(dist)
-        _check_target(target, mean)
-        form = self._form_of(dist)
-        noise = self._noise_for(mean, *params, **kwargs)
-        read = [*_train_inputs(self.model), mean, target, *form.tensors, noise.log()]
-        if not _all_finite(read):  # one look at all of them; which it is, is asked where there is one
-            _check_train_inputs(self.model)
-            _check_values(mean, target, form, noise)
-        return Batch(form, noise, target - mean)
-
-    def _form_of(self, dist: MultivariateNormal) -> KernelForm:
-        try:
-            return read_covariance(dist.lazy_covariance_matrix)
-        except UnsupportedModelError as error:
-            if self.model.training:
-                raise
-            raise InputError(
-                "Expected the model's prior on its training inputs. The model is in eval mode, in which model(x) is "
-                "the posterior: call model.train() before mll(model(train_x), train_y)."
-            ) from error
-
-    def _noise_for(self, mean: Tensor, *params: Any, **kwargs: Any) -> Tensor:
-        """The noise variances, () or (n,)."""
-        n = mean.shape[0]
-        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood) and "noise" not in kwargs:
-            _check_noise_shape(self.likelihood.noise_covar.noise, n)
-        noise = self.likelihood._shaped_noise_covar(mean.shape, *params, **kwargs)
-        variances: Tensor = noise.diag_values if isinstance(noise, ConstantDiagLinearOperator) else noise.diagonal()
-        if variances.numel() == 1:
-            variances = variances.reshape(())
-        else:
-            _check_noise_shape(variances, n)
-        return variances
-
-
-def _train_inputs(model: GP) -> list[Tensor]:
-    return [x for x in getattr(model, "train_inputs", None) or () if isinstance(x, Tensor)]
-
-
-def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether all values are finite: a sum of others is not. Waits for a card once."""
-    sums = [tensor.detach().sum(dtype=torch.float64) for tensor in tensors]
-    return bool(torch.isfinite(torch.stack(sums)).all())
-
-
-def _check_train_inputs(model: GP) -> None:
-    for x in _train_inputs(model):
-        if not bool(torch.isfinite(x).all()):
-            where = ", ".join(str(i) for i in (~torch.isfinite(x)).nonzero()[0].tolist())
-            raise InputError(
-                f"Expected finite training inputs. Got NaN or infinity, first at [{where}]: drop those rows or fill "
-                "the gaps before the model is made."
-            )
-
-
-def _mean_of(dist: MultivariateNormal) -> Tensor:
-    if isinstance(dist, MultitaskMultivariateNormal):
-        raise UnsupportedModelError(
-            "Expected a model of one output. Got a multitask model (its output is a MultitaskMultivariateNormal): "
-            "train one model for each task, or use gpytorch.mlls."
-        )
-    if not isinstance(dist, MultivariateNormal):
-        raise InputError(
-            "Expected the model's output on its training inputs, a MultivariateNormal. "
-            f"Got {type(dist).__name__} instead: call mll(model(train_x), train_y)."
-        )
-    mean: Tensor = dist.mean
-    if mean.ndim != 1:
-        raise UnsupportedModelError(
-            f"Expected one model, whose output has shape (n,). Got a batch of models, of output shape "
-            f"{tuple(mean.shape)}: train one model at a time, one for each output."
-        )
-    return mean
-
-
-def _check_target(target: Tensor, mean: Tensor) -> None:
-    if not isinstance(target, Tensor):
-        raise InputError(
-            f"Expected targets as a torch.Tensor. Got {type(target).__name__} instead: pass torch.as_tensor(train_y)."
-        )
-    if not target.is_floating_point():
-        raise InputError(f"Expected targets of a floating-point dtype. Got {target.dtype}: pass train_y.to(train_x).")
-    if target.shape != mean.shape:
-        flat = target.numel() == mean.numel()
-        raise InputError(
-            f"Expected targets of shape {tuple(mean.shape)}, one for each training point. "
-            f"Got shape {tuple(target.shape)}: "
-            + ("pass train_y.reshape(-1)." if flat else "pass as many targets as the model has training points.")
-        )
-
-
-def _check_values(mean: Tensor, target: Tensor, form: KernelForm, noise: Tensor) -> None:
-    if not bool(torch.isfinite(mean).all()):
-        raise InputError(
-            "Expected a finite prior mean. Got NaN or infinity: a parameter of the mean has diverged. "
-            "Lower the learning rate."
-        )
-    if not bool(torch.isfinite(target).all()):
-        row = int((~torch.isfinite(target)).nonzero()[0, 0])
-        raise InputError(f"Expected finite targets. Got NaN or infinity, first at row {row}: drop those rows.")
-    for tensor in form.tensors:
-        if not bool(torch.isfinite(tensor).all()):
-            raise InputError(
-                "Expected finite kernel inputs and parameters. Got NaN or infinity: a parameter has diverged, or "
-                "the features that a network passes to the kernel have. Lower the learning rate, or constrain the "
-                "parameter."
-            )
-    if not bool(((noise > 0) & torch.isfinite(noise)).all()):
-        raise InputError(
-            "Expected noise variances that are positive and finite. "
-            f"Got values between {float(noise.detach().min()):.3g} and {float(noise.detach().max()):.3g}: "
-            "give every point a positive noise, such as 1e-4 times the variance of the targets."
-        )
-
-
-def _check_noise_shape(noise: Tensor, n: int) -> None:
-    if noise.shape != (n,):
-        raise InputError(
-            f"Expected one noise variance, or one for each of the {n} training points. Got shape "
-            f"{tuple(noise.shape)}: make the likelihood without a batch shape and with noise of shape ({n},)."
-        )
+        return read_output(self.model, self.likelihood, dist, target, *params, **kwargs)

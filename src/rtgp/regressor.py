@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from rtgp.baselines import SGGP
+from rtgp.baselines import OTHER_LIKELIHOODS, Vecchia
 from rtgp.datasets.dataset import Array
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
 from rtgp.memory import enough_memory
@@ -38,6 +38,7 @@ from rtgp.modelling.preprocessing import (
 )
 from rtgp.modelling.standard_errors import standard_errors
 from rtgp.modelling.summary import hyperparameters_of
+from rtgp.objectives.reading import noise_level, own_data
 from rtgp.persistence import load_model, save_model
 from rtgp.posterior import MarginalPosterior, Posterior, posterior
 from rtgp.training import FitInterrupted, FitResult, FitStatus, choose_method
@@ -54,10 +55,11 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     kernel : "rbf", "matern12", "matern32", "matern52" or a GPyTorch kernel
         By name: scaled, with one lengthscale for each input. A kernel object is copied, never trained in place; it
         sees all input columns, in working units (see `standardize`), and starts from its own values.
-    method : "auto", "cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", or a settings object such as
-        `rtgp.RRCG()`
+    method : "auto", "cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia", or a settings object
+        such as `rtgp.RRCG()`
         "auto" depends on the number of rows and columns and on the device; `method_` and `method_reason_` tell. All but
-        "svgp" and "poe" train the hyperparameters of an exact Gaussian process and predict from it.
+        "svgp" and "poe" train the hyperparameters of an exact Gaussian process; all but these and "vecchia", which
+        takes the nearest training points only, predict from it.
     steps, learning_rate : of training; None leaves them to the method. Cholesky's L-BFGS has no learning rate.
     device : "auto" (a GPU where there is one), or a device of torch, such as "cpu".
     dtype : "float32" or "float64"
@@ -77,11 +79,12 @@ class GPRegressor(RegressorMixin, BaseEstimator):
     model_, likelihood_, kernel_ : the trained GPyTorch objects.
     fit_result_, history_ : how training went; `history_.to_frame()` is a table.
     hyperparameters_, hyperparameter_errors_ : name -> value and standard error (asymptotic, from the
-        average-information matrix; NaN for SVGP, POE and sgGP, which do not maximise the likelihood). For POE the
-        median over experts; `model_.experts` has each.
+        average-information matrix; NaN for SVGP, POE, sgGP and Vecchia, which do not maximise the likelihood). For
+        POE the median over experts; `model_.experts` has each.
     log_marginal_likelihood_value_, log_marginal_likelihood_error_ : log p(y | X) of all rows as given, in original
         units (natural logarithm, not divided by n), and its standard error: 0 where it is exact. For SVGP a lower
-        bound; for POE and sgGP the log likelihoods of subsets, as if these were independent, scaled to all rows.
+        bound; for POE and sgGP the log likelihoods of subsets, as if these were independent, scaled to all rows; for
+        Vecchia that of each row given its neighbours.
     noise_variance_ : of a new observation, in original units. With known noise: the mean of what was given to `fit`.
     n_features_in_, feature_names_in_, dtype_, device_, seed_.
     """
@@ -166,19 +169,19 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         widened = isinstance(method, (CG, RRCG, Cholesky)) and result.dtype == "float64"
         if widened and reference(model).dtype == torch.float32:
             # Training went over to float64; prediction begins there, with the data that were trained on.
-            x, y = model.train_inputs[0], model.train_targets
+            x, y = own_data(model)
             model.double()
             model.set_train_data(x.double(), y.double(), strict=False)
         reason += f"; {words}" if (words := clamped(method, n)) else ""
         self.dtype_ = str(reference(model).dtype).removeprefix("torch.")
-        learned = model.likelihood.noise.detach().mean() * scaling.y_scale**2
+        learned = noise_level(model.likelihood).mean() * scaling.y_scale**2
         self.noise_variance_ = float(learned) if variances is None else float(variances.mean())
         # log p of y itself: the density of the standardised target, times the Jacobian of standardising.
         self.log_marginal_likelihood_value_ = -n * (result.loss + math.log(scaling.y_scale))
         self.log_marginal_likelihood_error_ = n * result.loss_error
         self.hyperparameters_ = hyperparameters_of(model)
         interrupted = result.status is FitStatus.INTERRUPTED
-        if is_exact(model) and not isinstance(method, SGGP) and not interrupted:
+        if is_exact(model) and not isinstance(method, OTHER_LIKELIHOODS) and not interrupted:
             self.hyperparameter_errors_ = standard_errors(
                 model, isinstance(method, Cholesky), self.seed_, spread_operator(method)
             )
@@ -195,13 +198,13 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if isinstance(error, bool) or not isinstance(error, (int, float)) or not error > 0.0:
             raise SettingError(f"The 'error' to reach must be a positive number. Got {error!r} instead.")
-        if not is_exact(self.model_) or isinstance(self.method_, SGGP):
+        if not is_exact(self.model_) or isinstance(self.method_, OTHER_LIKELIHOODS):
             raise SettingError(
                 f"{type(self.method_).__name__} has a likelihood of its own, not that of a Gaussian process on all "
                 "rows. Refine that of a model trained by 'cholesky', 'rr-cg', 'cg', 'rff' or 'ss-rff'."
             )
         model: Any = self.model_
-        n, scaling = len(model.train_targets), self._preprocessing.scaling
+        n, scaling = len(own_data(model)[1]), self._preprocessing.scaling
         loss, found = refined_loss(model, spread_operator(self.method_), self.seed_, error / n)
         self.log_marginal_likelihood_value_ = -n * (loss + math.log(scaling.y_scale))
         self.log_marginal_likelihood_error_ = n * found
@@ -310,7 +313,10 @@ class GPRegressor(RegressorMixin, BaseEstimator):
         return self._made[0]
 
     def _posterior_settings(self) -> dict[str, Any]:
-        return {"seed": self.seed_, "operator": spread_operator(self.method_)}
+        settings: dict[str, Any] = {"seed": self.seed_, "operator": spread_operator(self.method_)}
+        if isinstance(self.method_, Vecchia):
+            settings["neighbours"] = self.method_.predictive_neighbours
+        return settings
 
     def _new_inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)

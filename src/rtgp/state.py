@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+State = dict[str, Tensor | float | int | bool]  # what an objective, or a part of one, holds between two steps
 Shape = tuple[int | None, ...]  # None: any length
 _ANYWHERE = (-math.inf, math.inf)
 _MOST = 2**62

@@ -11,45 +11,50 @@ import pytest
 from cli.test_cli import run, table
 from rtgp.regressor import GPRegressor
 
-EIGHT = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp")
+NINE = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia")
 
 
-def test_compare_all_eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_all_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
-    names = ",".join(EIGHT)
+    names = ",".join(NINE)
     output = run("compare", data, "-t", "price", "--methods", names, "--steps", 5, "--report", report)
-    rows = {line.split()[0]: line for line in output.splitlines() if line.strip() and line.split()[0] in EIGHT}
-    assert list(rows) == list(EIGHT), output
+    rows = {line.split()[0]: line for line in output.splitlines() if line.strip() and line.split()[0] in NINE}
+    assert list(rows) == list(NINE), output
     assert [name for name, line in rows.items() if "†" in line] == ["svgp"]
     assert [name for name, line in rows.items() if "‡" in line] == ["poe"]
     assert not [name for name, line in rows.items() if "*" in line]  # few rows: computed exactly
     assert "† A lower bound of the log marginal likelihood" in output
     assert "‡ The mean over POE's experts" in output
     page = report.read_text(encoding="utf-8")
-    for word in (*EIGHT, "A lower bound of the log marginal likelihood", "inducing points", "experts of"):
+    for word in (*NINE, "A lower bound of the log marginal likelihood", "inducing points", "experts of"):
         assert word in page, word
     monkeypatch.setattr("rtgp.cli.scoring.EXACT_UP_TO", 10)
-    output = run("compare", data, "-t", "price", "--methods", "rff,rr-cg,sggp", "--steps", 3)
-    assert [line.split()[0] for line in output.splitlines() if " *" in line] == ["rff", "sggp"]
+    output = run("compare", data, "-t", "price", "--methods", "rff,rr-cg,sggp,vecchia", "--steps", 3)
+    assert [line.split()[0] for line in output.splitlines() if " *" in line] == ["rff", "sggp", "vecchia"]
     assert "* Biased: RFF's own estimate" in output
     assert "* Biased: sgGP's own estimate" in output
 
 
 @pytest.mark.parametrize(
     "method, words",
-    [("svgp", "a lower bound"), ("poe", "of experts, each on its own rows"), ("sggp", "biased: sgGP's")],
+    [
+        ("svgp", "a lower bound"),
+        ("poe", "of experts, each on its own rows"),
+        ("sggp", "biased: sgGP's"),
+        ("vecchia", "biased: Vecchia's"),
+    ],
 )
 def test_fit_info_predict(method: str, words: str, tmp_path: Path) -> None:
     data, model, report = table(tmp_path / "data.csv"), tmp_path / "m", tmp_path / "r.html"
     output = run("fit", data, "-t", "price", "-o", model, "--method", method, "--steps", 6, "--report", report)
     assert words in output
     assert "nan" not in output
-    assert ("leave-one-out" in output) == (method == "sggp")
+    assert ("leave-one-out" in output) == (method in ("sggp", "vecchia"))
     page = report.read_text(encoding="utf-8")
     assert 'id="training"' in page
     assert "nan" not in page.lower().split()
     described = run("info", model)
-    for word in (words, method.upper(), "lengthscale[0]", "price"):
+    for word in (words, {"vecchia": "Vecchia"}.get(method, method.upper()), "lengthscale[0]", "price"):
         assert word in described
     predicted = tmp_path / "p.csv"
     run("predict", model, data, "-o", predicted, "--std")

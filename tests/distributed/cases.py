@@ -24,10 +24,11 @@ from gp_models import airports, make
 from rtgp import distributed
 from rtgp.errors import InputError
 from rtgp.kernels import read_kernel
-from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators.choose import make_from_form
 from rtgp.operators.product import stored_product
-from rtgp.solvers import PivotedCholesky, WhitenedSystem
+from rtgp.preconditioners import LowRank, PivotedCholesky
+from rtgp.preconditioners.policy import Policy
+from rtgp.solvers import WhitenedSystem
 from rtgp.training.problem import Problem
 from rtgp.training.progress import Progress
 from rtgp.training.session import Session
@@ -79,9 +80,27 @@ def stored_numbers(n: int) -> tuple[int, int]:
     model = model_of(n)
     made: Any = make_from_form(read_kernel(model.kernel, model.train_inputs[0]), "sharded:dense")
     system = WhitenedSystem(made, torch.tensor(0.1))
-    upkeep = Upkeep(PivotedCholesky(10), None, 11)
+    upkeep = Policy(PivotedCholesky(10), None, 11)
     preconditioner: Any = upkeep.preconditioner(system, torch.Generator().manual_seed(0), keep=False)[0]
     return made.stored_bytes // 8, preconditioner.basis.numel()
+
+
+def low_rank_products(spread: bool, n: int = 31, k: int = 5) -> dict[str, np.ndarray]:
+    """What a low-rank preconditioner offers, of which every rank holds its own rows; made, and read back."""
+    generator = torch.Generator().manual_seed(0)
+    factor, v = (torch.randn(n, columns, dtype=torch.float64, generator=generator) for columns in (k, 3))
+    group = distributed.world() if spread else distributed.Group.alone()
+    made = LowRank(factor[group.own(n)], torch.float64, group, n)
+    again = LowRank.from_state_dict(made.state_dict(), torch.float64, group, n)
+    found = {name: array(value) for name, value in made.state_dict().items()}
+    for name, one in (("made", made), ("again", again)):
+        found[f"{name}, whiten"] = array(one.whiten(v))
+        found[f"{name}, transposed"] = array(one.whiten_transpose(v))
+        found[f"{name}, solve"] = array(one.solve(v)[0])
+        found[f"{name}, squares"] = array(one.solve(v)[1])
+        found[f"{name}, diagonal"] = array(one.inverse_diagonal())
+        found[f"{name}, logdet"] = array(one.logdet())
+    return found
 
 
 def method_of(name: str, operator: str) -> Any:
@@ -89,6 +108,8 @@ def method_of(name: str, operator: str) -> Any:
         "cg": rtgp.CG(iterations=25, operator=operator),
         "cg 3": rtgp.CG(iterations=3, operator=operator),
         "rr-cg": rtgp.RRCG(operator=operator),
+        "neighbours": rtgp.RRCG(operator=operator, preconditioner=rtgp.Neighbours(6)),
+        "low rank and neighbours": rtgp.RRCG(operator=operator, preconditioner=rtgp.LowRankAndNeighbours(9, 6)),
         "paper": rtgp.RRCG.paper(operator=operator, truncation=rtgp.truncation.ExponentialDecay(0.3, 8)),
     }[name]
 

@@ -175,7 +175,8 @@ def test_the_command_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_every_method_has_a_remedy_of_its_own() -> None:
     methods = (
-        rtgp.Cholesky(), rtgp.CG(), rtgp.RRCG(), rtgp.RFF(), rtgp.SSRFF(), rtgp.SVGP(), rtgp.POE(), rtgp.SGGP()
+        rtgp.Cholesky(), rtgp.CG(), rtgp.RRCG(), rtgp.RFF(), rtgp.SSRFF(), rtgp.SVGP(), rtgp.POE(), rtgp.SGGP(),
+        rtgp.Vecchia(),
     )  # fmt: skip
     said = {memory.remedy_for(method, 1000) for method in methods}
     assert len(said) == len(methods)

@@ -180,7 +180,7 @@ FORGED: dict[str, Any] = {
     "not positive": ("preconditioner_c", torch.neg),
     "a point twice": ("control_pivots", lambda pivots: pivots[:1].expand_as(pivots)),
     "a point that is not there": ("control_pivots", lambda pivots: pivots + POINTS),
-    "more than all of it": ("control_guess", lambda guess: guess + 1.0),
+    "more than all of it": ("whole", lambda guess: guess + 1.0),
     "correlated by more than 1": ("control_gram", lambda gram: gram + 10.0 * gram.max() * (1.0 - torch.eye(2))),
     "a negative square": ("control_gram", lambda gram: gram - 2.0 * torch.diag(gram.diagonal())),
     "negative noise": ("first_noise", lambda noise: -1.0 - noise),

@@ -113,3 +113,22 @@ def test_derivative_products_at_tiny_lengthscale(kind: str) -> None:
     wanted = wanted / (1 + np.exp(-float(kernel.raw_lengthscale.detach())))
     np.testing.assert_allclose(tangent[0].numpy(), wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
     np.testing.assert_allclose(product[0, :, 0].numpy(), wanted.sum(1), rtol=0, atol=1e-7 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("d", [2, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivative_products_of_points_that_differ_in_an_input_that_does_not_matter(d: int, dtype: torch.dtype) -> None:
+    """On a grid many pairs agree in all inputs but the last, whose lengthscale is 1e9. Their distance is 1e-9, the
+    slope of Matern-1/2 is 5e8, and a difference in another input is 0: so is its product."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 3, (N, d), generator=generator).to(dtype)
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5, ard_num_dims=d).to(dtype)
+    kernel.lengthscale = torch.tensor([[*[0.5] * (d - 1), 1e9]], dtype=dtype)
+    form, everything = read_kernel(kernel, x), slice(0, N)
+    v = torch.randn(N, 3, generator=generator, dtype=dtype)
+    ((_, found),) = form.derivatives(everything, everything, v)
+    ((_, tangents),) = form.tangents(everything, everything)
+    assert float(form.formula.slope(form._squared(everything, everything)).abs().max()) > 1e8
+    wanted = tangents.double() @ v.double()
+    for one, other in zip(found.double(), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=1e-4 * max(float(other.abs().max()), 1e-8))

@@ -28,30 +28,33 @@ _KRYLOV = ["tests/objectives/test_state.py", "tests/test_mll.py", "tests/objecti
 _OBJECTIVES = {
     "cholesky": ["tests/test_mll.py"],
     "control_coefficients": ["tests/objectives/test_control_coefficients.py"],
-    "control_variate": ["tests/objectives/test_control_variate.py"],
+    "nystroem_control": ["tests/preconditioners/test_nystroem_control.py"],
     "fourier": _FOURIER,
     "fourier_algebra": _FOURIER,
     "fourier_limit": [*_FOURIER, "tests/diagnostics/test_fourier.py"],
     "information": ["tests/objectives/test_information.py"],
     "krylov": _KRYLOV,
     "krylov_run": _KRYLOV,
+    "gradient_terms": _KRYLOV,
+    "reading": ["tests/test_mll.py", "tests/objectives/test_reading.py"],
+    "vecchia": ["tests/objectives/test_vecchia.py"],
     "ladder": _FOURIER,
     "protocol": ["tests/objectives/test_small_parts.py", *_KRYLOV, "tests/objectives/test_fourier_objective.py"],
     "sggp": ["tests/objectives/test_small_parts.py", "tests/objectives/test_sggp.py"],
     "single_sample": _FOURIER,
     "term_sizes": _FOURIER,
-    "upkeep": ["tests/objectives/test_upkeep.py", "tests/objectives/test_state.py"],
+    "policy": ["tests/preconditioners/test_policy.py", "tests/objectives/test_state.py"],
 }
 
 
 # What is tried on faults that those leave alive: slower, or tests of what uses the module.
-_CONTROL = "tests/objectives/test_control_variate.py"
+_CONTROL = "tests/preconditioners/test_nystroem_control.py"
 _FURTHER = {
     "cholesky": ["tests/objectives/test_state.py", "tests/test_bad_input.py"],
     "fourier_algebra": ["tests/objectives/test_fourier_theorem_2.py"],
-    "krylov": ["tests/objectives/test_small_parts.py", _CONTROL, "tests/objectives/test_upkeep.py"],
+    "krylov": ["tests/objectives/test_small_parts.py", _CONTROL, "tests/preconditioners/test_policy.py"],
     "krylov_run": ["tests/objectives/test_small_parts.py", _CONTROL, "tests/objectives/test_information.py"],
-    "upkeep": ["tests/objectives/test_small_parts.py", "tests/test_mll.py", _CONTROL],
+    "policy": ["tests/objectives/test_small_parts.py", "tests/test_mll.py", _CONTROL],
 }
 
 

@@ -104,23 +104,27 @@ def test_the_truncation_of_the_y_solve_is_in_it():
 
 
 @pytest.mark.parametrize(
-    "method, within",
+    "method, seeds, within",
     [
-        pytest.param(replace(CUT, truncation=ResidualDriven(3.0)), (1.2, 1.9), id="truncation"),
-        pytest.param(CUT, (0.9, 1.1), id="20 probes"),
+        pytest.param(replace(CUT, truncation=ResidualDriven(3.0)), (1, 2, 3, 4), (1.2, 1.9), id="truncation"),
+        pytest.param(CUT, (1,), (0.9, 1.1), id="20 probes"),
     ],
 )
-def test_the_standard_error_of_the_value(method, within):
-    """Over its scatter. Measured with ten seeds: 1.70 +- 0.24 (the truncations of the two terms are opposed; 0.14 by
-    probes alone), and 1.00 +- 0.036. False alarm: one new seed in five for the first, whose scatter has rare large
-    values, and 0.5% for the second."""
+def test_the_standard_error_of_the_value(method, seeds, within):
+    """Over its scatter, by 400 draws with each of some preconditioners, which are random too.
+
+    Measured for 400 draws: 1.62 +- 0.115 in 112 samples with seven preconditioners (the truncations of the two terms
+    are opposed; 0.14 by probes alone), and 1.00 +- 0.036 in ten. Four together scatter half as much. False alarm, were
+    the ratios normal: 1e-6 for the first and 0.5% for the second.
+    """
     own = model()
-    mll = rtgp.MarginalLogLikelihood(own.likelihood, own, method, torch.Generator().manual_seed(1))
     values, errors = [], []
-    with torch.no_grad():
-        for _ in range(400):
-            values.append(float(mll(own(*own.train_inputs), own.train_targets)) * N)
-            errors.append(mll.last.value_error)
+    for seed in seeds:
+        mll = rtgp.MarginalLogLikelihood(own.likelihood, own, method, torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            for _ in range(400):
+                values.append(float(mll(own(*own.train_inputs), own.train_targets)) * N)
+                errors.append(mll.last.value_error)
     stated = torch.tensor(errors).square().mean().sqrt()
     assert within[0] < float(stated / torch.tensor(values).std()) < within[1]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import replace
+from typing import ClassVar
 
 import gpytorch
 import pytest
@@ -19,30 +20,34 @@ from rtgp.estimators import Probes
 from rtgp.kernels import read_kernel
 from rtgp.objectives import Batch, CholeskyObjective, KrylovObjective, KrylovSettings, Truncation
 from rtgp.objectives.control_coefficients import Coefficients
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, build
 from rtgp.truncation import ExponentialDecay, ResidualDriven, Tabulated, coupled_pair, fixed, russian_roulette
 
 N = 60
 TOLERANCE = 1e-13
 
 
-def make_batch(seed: int = 0, shift: float = 0.0):
-    """A small model; `shift` moves its hyperparameters, as an optimiser's step would."""
+def make_batch(seed: int = 0, shift: float = 0.0, n: int = N, per_point: bool = False):
+    """A small model; `shift` moves its hyperparameters, as an optimiser's step would. per_point: each with its own
+    noise."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(N, 2, dtype=torch.float64, generator=generator)
-    y = torch.sin(3 * x[:, 0]) + 0.3 * torch.randn(N, dtype=torch.float64, generator=generator)
+    x = torch.randn(n, 2, dtype=torch.float64, generator=generator)
+    y = torch.sin(3 * x[:, 0]) + 0.3 * torch.randn(n, dtype=torch.float64, generator=generator)
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double()
     kernel.base_kernel.lengthscale = torch.tensor([[0.7 + shift, 1.1 - shift]])
     kernel.outputscale = 1.3 + shift
-    noise = torch.tensor(0.3 - shift / 2, dtype=torch.float64, requires_grad=True)
+    noise = torch.tensor(0.3 - shift / 2, dtype=torch.float64)
+    if per_point:
+        noise = noise * (0.3 + torch.rand(n, dtype=torch.float64, generator=generator))
+    noise.requires_grad_()
     mean = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     parameters = [*kernel.parameters(), noise, mean]
     return Batch(read_kernel(kernel, x), noise, y - mean), parameters
 
 
 def all_directions(kind, n, count, preconditioner, generator, dtype, device):
-    z = preconditioner.sqrt_matmul(torch.eye(n, dtype=torch.float64) * n**0.5)
-    return Probes(z, preconditioner.solve(z)[0])
+    e = torch.eye(n, dtype=torch.float64) * n**0.5
+    return Probes(e, preconditioner.whiten_transpose(e))
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +55,11 @@ def exact_probes(monkeypatch):
     monkeypatch.setattr(krylov, "draw_probes", all_directions)
 
 
-def settings(truncation, preconditioner, warm_start, control=False):
+def settings(truncation, preconditioner, warm_start, control=False, n=N):
     return KrylovSettings(
         name="rr-cg",
         truncation=truncation,
-        probes=N,
+        probes=n,
         probe_kind="preconditioner",
         preconditioner=preconditioner,
         refresh=100,
@@ -65,11 +70,11 @@ def settings(truncation, preconditioner, warm_start, control=False):
     )
 
 
-def primed(preconditioner, warm_start, stale, control=False):
+def primed(preconditioner, warm_start, stale, control=False, n=N, per_point=False):
     """An objective in the state an earlier optimisation step leaves behind."""
-    objective = KrylovObjective(settings(Truncation.plain(6), preconditioner, warm_start, control))
+    objective = KrylovObjective(settings(Truncation.plain(6), preconditioner, warm_start, control, n))
     if stale:
-        objective(make_batch(shift=0.1)[0], torch.Generator().manual_seed(1))
+        objective(make_batch(shift=0.1, n=n, per_point=per_point)[0], torch.Generator().manual_seed(1))
     return objective
 
 
@@ -144,7 +149,12 @@ PAIRS = [
 def test_coupled_pair_has_the_exact_expectation(rule, case):
     """J_z = max(J_1, J_2): all pairs (J_1, J_2)."""
     batch, parameters = make_batch()
-    objective = primed(*case)
+    mean, _ = mean_over_pairs(primed(*case), rule, batch, parameters)
+    assert_equal(mean, exact(batch, parameters))
+
+
+def mean_over_pairs(objective, rule, batch, parameters):
+    """The expectation over all pairs of truncations, and how many truncations there are."""
     longest = survivals(objective, lambda: coupled_pair(rule, uniforms=[1e-300, 1e-300]), batch, parameters)
     single = [m / (1 + (1 - m) ** 0.5) for m in longest]
     choices = intervals(single)
@@ -153,7 +163,7 @@ def test_coupled_pair_has_the_exact_expectation(rule, case):
     for (p, u), (q, v) in itertools.combinations_with_replacement(choices, 2):
         value, _ = estimate(objective, start_pair(rule, u, v), batch, parameters)
         mean += p * q * value * (1.0 if u == v else 2.0)  # the pair enters symmetrically
-    assert_equal(mean, exact(batch, parameters))
+    return mean, len(choices)
 
 
 @pytest.mark.parametrize("parts", [(0.9, 0.1), (0.0, 1.0)])
@@ -228,3 +238,85 @@ def test_a_run_to_the_end_is_exact():
     value, stats = estimate(primed(None, False, False), Truncation(lambda g: fixed(None), 0, 0, 0), batch, parameters)
     assert_equal(value, exact(batch, parameters))
     assert stats.frozen == N + 1
+
+
+class TestEveryPreconditioner:
+    """Gradient, value and log|A| with each shape of preconditioner, at coefficients of the control variate that nobody
+    would choose. Of so few points the policy takes all into account: the P that it chooses is A while it is fresh."""
+
+    n = 12
+    RULE = ResidualDriven(tau=0.3)
+    KINDS: ClassVar = {
+        "rank 6": PivotedCholesky(6),
+        "1 neighbour": Neighbours(1),
+        "3 neighbours": Neighbours(3),
+        "all neighbours": Neighbours(11),
+        "rank 4 and 3 neighbours": LowRankAndNeighbours(4, 3),
+        "rank 4 and 1 neighbour": LowRankAndNeighbours(4, 1),
+        "chosen": Automatic(),
+    }
+    kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+    noises = pytest.mark.parametrize("per_point", [False, True], ids=["one noise", "noise of each point"])
+    ages = pytest.mark.parametrize("stale", [False, True], ids=["fresh", "stale"])
+    controls = pytest.mark.parametrize(
+        "control",
+        [
+            pytest.param(None, marks=pytest.mark.slow, id="no control variate"),
+            pytest.param((0.3, 0.8), id="control variate"),
+        ],
+    )
+
+    @kinds
+    @noises
+    @ages
+    @controls
+    def test_has_the_exact_expectation(self, kind, per_point, stale, control, monkeypatch):
+        self.check(kind, per_point, stale, control, monkeypatch)
+
+    @pytest.mark.parametrize("parts", [(0.0, 1.0), (1.0, 0.0), (-2.0, 5.0)], ids=str)
+    @pytest.mark.parametrize("kind", [Neighbours(3), LowRankAndNeighbours(4, 3)], ids=["neighbours", "both"])
+    def test_at_any_coefficient(self, kind, parts, monkeypatch):
+        self.check(kind, True, True, parts, monkeypatch)
+
+    @noises
+    @controls
+    @pytest.mark.parametrize("count", [1, 3, 8])
+    def test_with_random_neighbours(self, count, per_point, control, monkeypatch):
+        """Any earlier points will do, near or far: that is a matter of how long runs are."""
+
+        def anybody(system, wanted, generator):
+            place = torch.randperm(system.size, generator=generator)
+            drawn = torch.rand(system.size, system.size, generator=generator)
+            drawn[place[:, None] <= place] = 2.0  # itself and later ones
+            value, index = drawn.sort(dim=1)
+            return torch.where(value < 2.0, index, -1)[:, :wanted]
+
+        monkeypatch.setattr(build, "neighbours_of", anybody)
+        self.check(Neighbours(count), per_point, True, control, monkeypatch)
+
+    def is_exact(self, kind):
+        return kind in (Neighbours(self.n - 1), Automatic())
+
+    def check(self, kind, per_point, stale, control, monkeypatch):
+        if control is not None:
+            monkeypatch.setattr(Coefficients, "values", lambda self, guess: torch.tensor(control, dtype=torch.float64))
+        batch, parameters = make_batch(n=self.n, per_point=per_point)
+        objective = primed(kind, stale, stale, control is not None, self.n, per_point)
+        mean, truncations = mean_over_pairs(objective, self.RULE, batch, parameters)
+        assert truncations > 1 or (self.is_exact(kind) and not stale)
+        assert (objective._policy.control is not None) == (stale and control is not None)
+        assert_equal(mean, exact(batch, parameters))
+
+    @kinds
+    @noises
+    @ages
+    def test_plain_cg_fails_the_same_check(self, kind, per_point, stale):
+        """Two iterations with the same P: the test has power. A fresh P = A is exact after one."""
+        batch, parameters = make_batch(n=self.n, per_point=per_point)
+        objective = primed(kind, stale, stale, False, self.n, per_point)
+        value, _ = estimate(objective, Truncation.plain(2), batch, parameters)
+        error = (value - exact(batch, parameters)).abs() / exact(batch, parameters).abs().clamp_min(1.0)
+        if self.is_exact(kind) and not stale:
+            assert float(error.max()) < 1e-10
+        else:
+            assert float(error.max()) > 1e-6

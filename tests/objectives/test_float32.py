@@ -15,6 +15,7 @@ from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.kernels import read_kernel
 from rtgp.objectives.krylov import KrylovObjective
 from rtgp.operators import DenseOperator
+from rtgp.preconditioners.amplification import Reach
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers import system as system_module
 from rtgp.solvers.system import PrecisionLimits
@@ -89,6 +90,7 @@ def test_the_first_call_in_float64_begins_where_float32_ended(monkeypatch):
     """Its y-solve starts from the last one, of which much is left to use."""
     runs, original = [], KrylovObjective._run
     monkeypatch.setattr(KrylovObjective, "_run", lambda *given: runs.append(original(*given)) or runs[-1])
+    monkeypatch.setattr(Reach, "felt", lambda *args: True)  # of a kernel so rough nothing is
     model = ill_conditioned(torch.float32).set(lengthscale=0.02, outputscale=1.0, noise=2.5e-5)
     mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
     gradient(model, mll)
@@ -153,6 +155,7 @@ def test_products_of_a_kernel_without_a_form_in_float64():
 def test_going_over_can_be_resumed(tmp_path, monkeypatch, stop):
     """Training that goes over to float64 in its third step, interrupted before or after: the same to the bit."""
     monkeypatch.setattr(system_module, "PRODUCT_LIMIT", 3e-4)
+    monkeypatch.setattr(Reach, "felt", lambda *args: True)
     run = {"method": "rr-cg", "optimizer": "adam", "learning_rate": 1.0, "steps": 8, "subset_start": False}
 
     def trained(**more):
@@ -213,7 +216,7 @@ def test_float64_serves_the_same_system_without_a_word():
 
 
 def test_the_warning_comes_once():
-    model = ill_conditioned(torch.float32).set(lengthscale=0.001, outputscale=1.0, noise=2e-6)
+    model = ill_conditioned(torch.float32).set(lengthscale=0.5, outputscale=1.0, noise=2e-6)
     mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

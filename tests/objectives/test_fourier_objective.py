@@ -300,6 +300,7 @@ class TestFit:
         model = make(300)
         y = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
         y = y + torch.sin(40 * model.train_inputs[0][:, 0]) * torch.sin(40 * model.train_inputs[0][:, 1]) * 5
+        model.set_train_data(targets=y)
         with pytest.warns(ApproximationWarning, match=r"Effective dimension d_eff about .*Use method='rr-cg'") as seen:
             rtgp.fit(model, model.likelihood, *model.train_inputs, y, method=method, steps=3)
         assert sum(warning.category is ApproximationWarning for warning in seen) == 1

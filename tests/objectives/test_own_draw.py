@@ -123,7 +123,7 @@ def test_gradient_and_contrast_have_the_coefficients_of_before(monkeypatch: pyte
 def coefficients(state: Any) -> Tensor:
     held = Coefficients()
     held.load_state_dict(state)
-    return held.values(float(state["control_guess"]))
+    return held.values(float(state["whole"]))
 
 
 @pytest.mark.slow

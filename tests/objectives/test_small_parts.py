@@ -12,7 +12,7 @@ import torch
 
 import rtgp
 from gp_models import airports, make
-from objectives.test_upkeep import SMOOTH, automatic, call, system
+from preconditioners.test_policy import SMOOTH, automatic, call, system
 from rtgp.objectives import Truncation
 from rtgp.objectives.fourier_algebra import Loss, exact_operations, operations
 from rtgp.objectives.protocol import EstimateStats

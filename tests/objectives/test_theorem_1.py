@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rtgp.estimators import inverse_quadratic
-from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, Output, conjugate_gradients
+from rtgp.preconditioners import Identity, LowRank
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.solvers.lanczos import log_quadrature_series
 from rtgp.truncation import fixed
 
@@ -23,13 +24,13 @@ def run(request):
     if rank:
         values, vectors = torch.linalg.eigh(matrix - torch.eye(N, dtype=torch.float64))
         factor = vectors[:, -rank:] * values[-rank:].sqrt()
-        preconditioner = LowRankPlusIdentity(factor, torch.float64)
+        preconditioner = LowRank(factor, torch.float64)
     else:
-        preconditioner = IdentityPreconditioner()
+        preconditioner = Identity()
     # All n unit probes: their mean over probes is the expectation over z exactly.
-    probes = preconditioner.sqrt_matmul(torch.eye(N, dtype=torch.float64) * N**0.5)
+    probes = torch.eye(N, dtype=torch.float64) * N**0.5
     y = torch.randn(N, 1, dtype=torch.float64, generator=generator)
-    rhs = torch.cat([y, probes], dim=1)
+    rhs = torch.cat([preconditioner.whiten(y), probes], dim=1)
     outputs = [Output(0, 0)]
     result = conjugate_gradients(lambda v: matrix @ v, rhs, fixed(None), outputs, preconditioner, tolerance=1e-13)
     quadratic = torch.cumsum(result.gamma[:, 0] * result.squares[:-1, 0], 0)

@@ -1,4 +1,4 @@
-"""Short fits by each of the eight methods, each with something random in it where the method has any."""
+"""Short fits by each of the methods, each with something random in it where the method has any."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ METHODS: dict[str, Any] = {
     "svgp": rtgp.SVGP(inducing=20, batch_size=40),
     "poe": rtgp.POE(expert_size=30),
     "sggp": rtgp.SGGP(neighbours=5, centres=40),
+    "vecchia": rtgp.Vecchia(neighbours=6),
 }
 
 
@@ -49,7 +50,7 @@ def fingerprint(gp: rtgp.GPRegressor) -> dict[str, str]:
 
 
 def fingerprints(threads: int, thorough: bool) -> dict[str, dict[str, str]]:
-    """Of all eight methods with so many threads. Thorough: each in both precisions, on points enough for threads to
+    """Of all methods with so many threads. Thorough: each in both precisions, on points enough for threads to
     share the work (torch gives each at least 32,768 numbers)."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

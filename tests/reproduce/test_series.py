@@ -12,9 +12,10 @@ from rtgp.errors import SettingError
 from rtgp.estimators import inverse_quadratic, log_det, log_det_series
 from rtgp.estimators.probes import random_signs
 from rtgp.modelling.model import new_model
+from rtgp.preconditioners import Identity
 from rtgp.reproduce import decay, models, series
 from rtgp.reproduce.methods import METHODS, truncation
-from rtgp.solvers import IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.truncation import ExponentialDecay, Fixed, fixed, russian_roulette
 
 N = 60
@@ -55,7 +56,7 @@ def test_increments_are_what_the_estimators_sum(system):
     terms = series.increments(matrix, y, probes)
     rhs = torch.cat([y[:, None], probes], dim=1)
     run = conjugate_gradients(
-        lambda v: matrix @ v, rhs, fixed(None), [Output(0, None)], IdentityPreconditioner(), tolerance=series.END
+        lambda v: matrix @ v, rhs, fixed(None), [Output(0, None)], Identity(), tolerance=series.END
     )
     w = series.weights(METHODS["rr-cg"](10), len(terms.quadratic), 4, generator)
     weighted = replace(run, weights=w)

@@ -16,15 +16,15 @@ class Recurrence:
         self._scale, self._floor, self._groups = scale, floor, groups
 
     def descend(
-        self, direction: Tensor, product: Tensor, residual: Tensor, squares: Tensor, active: Tensor, gamma: Tensor,
-        positive: Tensor,
+        self, direction: Tensor, product: Tensor, whitened: Tensor, residual: Tensor, squares: Tensor, active: Tensor,
+        gamma: Tensor, positive: Tensor,
     ) -> None:  # fmt: skip
         curvature = (direction * product).sum(0, dtype=torch.float64)
         working = active > 0
         moves = working & (curvature > 0)
         gamma.copy_(torch.where(moves, squares / curvature, 0.0))
         positive.fill_(float((moves | ~working).all()))
-        residual.addcmul_(product, gamma.to(residual.dtype), value=-1.0)
+        residual.addcmul_(whitened, gamma.to(residual.dtype), value=-1.0)
 
     def turn(
         self, direction: Tensor, conditioned: Tensor, new_direction: Tensor, squares: Tensor, found: Tensor,

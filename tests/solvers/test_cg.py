@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rtgp.solvers import CGResult, IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.preconditioners import Identity
+from rtgp.solvers import CGResult, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 
@@ -21,7 +22,7 @@ def test_columns_of_any_size(dtype: torch.dtype, power: int) -> None:
     outputs = [Output(0, None), Output(1, None)]
 
     def solve(b: torch.Tensor) -> CGResult:
-        return conjugate_gradients(lambda v: matrix @ v, b, fixed(None), outputs, IdentityPreconditioner())
+        return conjugate_gradients(lambda v: matrix @ v, b, fixed(None), outputs, Identity())
 
     plain, scaled = solve(rhs), solve(rhs * scale)
     assert torch.equal(scaled.solutions, plain.solutions * scale)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rtgp.solvers import CGStatus, IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.preconditioners import Identity
+from rtgp.solvers import CGStatus, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 N = 60
@@ -24,9 +25,7 @@ def system(n: int = N, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tens
 def test_the_working_precision(dtype: torch.dtype, precision: float) -> None:
     """Errors fall by less than a half from one iteration to the next: another threshold would be seen."""
     matrix, rhs = system(300, dtype)
-    run = conjugate_gradients(
-        lambda v: matrix @ v, rhs[:, :1], fixed(None), [Output(0, None)], IdentityPreconditioner()
-    )
+    run = conjugate_gradients(lambda v: matrix @ v, rhs[:, :1], fixed(None), [Output(0, None)], Identity())
     ratios = (run.squares[:, 0] / run.squares[0, 0]).sqrt()
     assert run.status is CGStatus.CONVERGED
     assert run.frozen == 1
@@ -47,9 +46,7 @@ def test_products_of_a_truncated_run(chunk: int | None, keep: bool, products: in
         return matrix @ v
 
     kept = slice(0, 1) if keep else None
-    run = conjugate_gradients(
-        matmul, rhs, fixed(5), [Output(0, 0)], IdentityPreconditioner(), chunk=chunk, keep_basis=kept
-    )
+    run = conjugate_gradients(matmul, rhs, fixed(5), [Output(0, 0)], Identity(), chunk=chunk, keep_basis=kept)
     assert (run.iterations, run.status, run.frozen) == (5, CGStatus.TRUNCATED, 0)
     assert len(asked) == products
     assert (run.basis is not None) == keep
@@ -59,10 +56,10 @@ def test_a_column_of_zeros_is_solved_at_the_start() -> None:
     matrix, rhs = system()
     rhs[:, 1] = 0.0
     outputs = [Output(0, 0), Output(1, 0)]
-    run = conjugate_gradients(lambda v: matrix @ v, rhs, fixed(3), outputs, IdentityPreconditioner())
+    run = conjugate_gradients(lambda v: matrix @ v, rhs, fixed(3), outputs, Identity())
     assert (run.iterations, run.frozen) == (3, 1)
     assert not run.solutions[:, 1].any()
-    nothing = conjugate_gradients(lambda v: matrix @ v, 0.0 * rhs, fixed(3), outputs, IdentityPreconditioner())
+    nothing = conjugate_gradients(lambda v: matrix @ v, 0.0 * rhs, fixed(3), outputs, Identity())
     assert (nothing.iterations, nothing.status, nothing.frozen) == (0, CGStatus.CONVERGED, 2)
     assert (nothing.gamma.shape, nothing.beta.shape, nothing.squares.shape) == ((0, 2), (0, 2), (1, 2))
     assert nothing.weights.shape == (0, 1)

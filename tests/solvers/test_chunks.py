@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.solvers import IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.preconditioners import Identity
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.truncation import ExponentialDecay, ResidualDriven, coupled_pair, fixed, russian_roulette
 
 N = 40
@@ -39,7 +40,7 @@ def test_same_run(weighting: str, chunk: int) -> None:
             rhs,
             WEIGHTINGS[weighting](),
             OUTPUTS,
-            IdentityPreconditioner(),
+            Identity(),
             groups=[slice(0, 1), slice(1, 3)],
             reference={0: float(N)},
             chunk=size,
@@ -64,7 +65,7 @@ def test_nothing_is_computed_beyond_what_is_asked_for_one_by_one() -> None:
         products.append(v)
         return matrix @ v
 
-    run = conjugate_gradients(matmul, rhs, fixed(5), [Output(0, None)], IdentityPreconditioner(), chunk=1)
+    run = conjugate_gradients(matmul, rhs, fixed(5), [Output(0, None)], Identity(), chunk=1)
     assert run.iterations == 5
     assert len(products) == 5
 
@@ -75,11 +76,11 @@ def test_errors_only_within_the_run(chunk: int) -> None:
     matrix, rhs = system(10.0)
     matrix = matrix - 1.5 * torch.eye(N, dtype=torch.float64)
     outputs = [Output(0, None)]
-    conjugate_gradients(lambda v: matrix @ v, rhs, fixed(1), outputs, IdentityPreconditioner(), chunk=chunk)
+    conjugate_gradients(lambda v: matrix @ v, rhs, fixed(1), outputs, Identity(), chunk=chunk)
     with pytest.raises(NotPositiveDefiniteError, match="iteration"):
-        conjugate_gradients(lambda v: matrix @ v, rhs, fixed(None), outputs, IdentityPreconditioner(), chunk=chunk)
+        conjugate_gradients(lambda v: matrix @ v, rhs, fixed(None), outputs, Identity(), chunk=chunk)
     definite, rhs = system(1e4)
     with pytest.raises(ConvergenceError, match="in 3 iterations"):
         conjugate_gradients(
-            lambda v: definite @ v, rhs, fixed(None), outputs, IdentityPreconditioner(), chunk=chunk, max_iterations=3
+            lambda v: definite @ v, rhs, fixed(None), outputs, Identity(), chunk=chunk, max_iterations=3
         )

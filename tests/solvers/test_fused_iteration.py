@@ -11,15 +11,8 @@ from torch import Tensor
 
 import triton_mode
 from rtgp.errors import ConvergenceError
-from rtgp.solvers import (
-    CGResult,
-    IdentityPreconditioner,
-    LowRankPlusIdentity,
-    Output,
-    Recordings,
-    cg,
-    conjugate_gradients,
-)
+from rtgp.preconditioners import Identity, LowRank
+from rtgp.solvers import CGResult, Output, Recordings, cg, conjugate_gradients
 from rtgp.solvers.fused_iteration import FusedIteration
 from rtgp.solvers.iteration import Iteration
 from rtgp.truncation import fixed
@@ -48,7 +41,7 @@ def system(n: int, r: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Ten
 def test_the_same_recurrence(n: int, r: int, preconditioned: bool, dtype: torch.dtype, device: str) -> None:
     matrix, factor, rhs = system(n, r, dtype, device)
     # An eigenvector is solved in one step only without a preconditioner.
-    preconditioner = LowRankPlusIdentity(factor[:, : min(4, n)], dtype) if preconditioned else IdentityPreconditioner()
+    preconditioner = LowRank(factor[:, : min(4, n)], dtype) if preconditioned else Identity()
     groups = [slice(0, 1)] if r == 1 else [slice(0, 1), slice(1, r)]
     settings = (lambda v: matrix @ v), rhs, preconditioner, 1e-3, groups, {0: float(n)}
     plain, fused = Iteration(*settings, None), FusedIteration(*settings, 3)
@@ -71,7 +64,7 @@ def test_the_same_recurrence(n: int, r: int, preconditioned: bool, dtype: torch.
 @devices
 def test_right_hand_sides_of_any_layout(device: str) -> None:
     matrix, factor, rhs = system(40, 3, torch.float64, device)
-    preconditioner = LowRankPlusIdentity(factor, torch.float64)
+    preconditioner = LowRank(factor, torch.float64)
     found = []
     for layout in (rhs.contiguous(), rhs.T.contiguous().T, torch.cat([rhs, rhs], dim=1)[:, :3]):
         run = FusedIteration((lambda v: matrix @ v), layout, preconditioner, 1e-3, [slice(0, 3)], {}, 3)
@@ -84,10 +77,10 @@ def test_right_hand_sides_of_any_layout(device: str) -> None:
 @devices
 def test_negative_curvature_is_told(device: str) -> None:
     matrix, _, rhs = system(40, 3, torch.float64, device)
-    settings = (lambda v: -matrix @ v), rhs, IdentityPreconditioner(), 1e-3, [slice(0, 3)], {}
+    settings = (lambda v: -matrix @ v), rhs, Identity(), 1e-3, [slice(0, 3)], {}
     assert FusedIteration(*settings, 2).advance(2).told().positive(0) is False
     broken = torch.full_like(matrix, math.nan)
-    settings = (lambda v: broken @ v), rhs, IdentityPreconditioner(), 1e-3, [slice(0, 3)], {}
+    settings = (lambda v: broken @ v), rhs, Identity(), 1e-3, [slice(0, 3)], {}
     assert FusedIteration(*settings, 2).advance(2).told().positive(0) is False
 
 
@@ -97,14 +90,14 @@ def test_negative_curvature_is_told(device: str) -> None:
 @dtypes
 @pytest.mark.parametrize("n, rank, r", [(33, 5, 1), (2000, 300, 12), (700, 64, 3)])
 def test_the_same_solve(n: int, rank: int, r: int, dtype: torch.dtype) -> None:
-    """On a card `LowRankPlusIdentity.solve` is fused; its reference is the same object on the CPU."""
+    """On a card `LowRank.solve` is fused; its reference is the same object on the CPU."""
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(n, rank, generator=generator, dtype=torch.float64) * torch.logspace(2, -2, rank).double()
     rhs = torch.randn(n, r, generator=generator, dtype=torch.float64).to(dtype)
-    wanted, wanted_squares = LowRankPlusIdentity(factor, torch.float64).solve(rhs.double())
+    wanted, wanted_squares = LowRank(factor, torch.float64).solve(rhs.double())
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
     for layout in (rhs.cuda(), rhs.T.contiguous().cuda().T):
-        got, squares = LowRankPlusIdentity(factor.cuda(), dtype).solve(layout)
+        got, squares = LowRank(factor.cuda(), dtype).solve(layout)
         torch.testing.assert_close(got.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(squares.cpu(), wanted_squares, rtol=tolerance, atol=tolerance)
 
@@ -114,7 +107,7 @@ def test_the_same_solve(n: int, rank: int, r: int, dtype: torch.dtype) -> None:
 def test_runs_that_are_queued_ahead_are_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One recording for runs of many lengths, shorter ones after longer ones, and after one that ended in an error."""
     matrix, factor, _ = system(60, 4, torch.float64, device)
-    preconditioner, recordings = LowRankPlusIdentity(factor, torch.float64), Recordings()
+    preconditioner, recordings = LowRank(factor, torch.float64), Recordings()
     matrix = matrix + 20.0 * torch.diag(torch.linspace(0, 1, 60, dtype=torch.float64, device=device))
     chunks: list[int] = []
     advance = FusedIteration.advance

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from rtgp.errors import ConvergenceError
 from rtgp.ownership import collector_held_off
-from rtgp.solvers import CGResult, LowRankPlusIdentity, Output, Recordings, conjugate_gradients, fused_iteration
+from rtgp.preconditioners import LowRank
+from rtgp.solvers import CGResult, Output, Recordings, conjugate_gradients, fused_iteration
 from rtgp.solvers.recorder import CudaRecorder
 from rtgp.solvers.replays import Replays
 from rtgp.truncation import fixed
@@ -113,7 +114,8 @@ def with_recorder(monkeypatch: pytest.MonkeyPatch, recorder: Counting) -> None:
 
 def solve(chunk: int, seed: int = 0, recordings: Recordings | None = None, limit: int | None = None) -> CGResult:
     return conjugate_gradients(
-        MATMUL, rhs(seed), fixed(None), [Output(0, None), Output(2, None)], PRECONDITIONER, tolerance=1e-9, chunk=chunk,
+        MATMUL, PRECONDITIONER.whiten(rhs(seed)), fixed(None), [Output(0, None), Output(2, None)], PRECONDITIONER,
+        tolerance=1e-9, chunk=chunk,
         recordings=recordings, max_iterations=limit,
     )  # fmt: skip
 
@@ -126,7 +128,7 @@ _FACTOR = torch.randn(60, 4, generator=torch.Generator().manual_seed(1), dtype=t
 _REST = torch.randn(60, 60, generator=torch.Generator().manual_seed(2), dtype=torch.float64) / 8
 _MATRIX = _FACTOR @ _FACTOR.T + _REST @ _REST.T + torch.diag(torch.linspace(1, 9, 60, dtype=torch.float64))
 MATMUL = functools.partial(torch.matmul, _MATRIX)
-PRECONDITIONER = LowRankPlusIdentity(_FACTOR, torch.float64)
+PRECONDITIONER = LowRank(_FACTOR, torch.float64)
 
 
 @pytest.mark.parametrize("fails", [None, 0, 1])

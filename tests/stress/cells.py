@@ -159,10 +159,10 @@ def method_of(name: str, n: int, probes: int = 10) -> Any:
 
 
 def _all_directions(kind: str, n: int, count: int, preconditioner: Any, *others: Any) -> Probes:
-    """The n columns of sqrt(n) P^(1/2): the mean of z z^T over them is P itself."""
-    z = preconditioner.sqrt_matmul(torch.eye(n, dtype=torch.float64) * math.sqrt(n))
+    """The n columns of sqrt(n) I: the mean of e e^T over them is I itself."""
+    e = torch.eye(n, dtype=torch.float64) * math.sqrt(n)
     dtype = others[1]
-    return Probes(z.to(dtype), preconditioner.solve(z)[0].to(dtype))
+    return Probes(e.to(dtype), preconditioner.whiten_transpose(e).to(dtype))
 
 
 @contextmanager

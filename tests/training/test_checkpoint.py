@@ -246,6 +246,7 @@ class TestForeign:
             fit(*problem(), **{**RUN, **change}, checkpoint=interrupted)
         assert words in str(caught.value)
 
+    @pytest.mark.filterwarnings("ignore:The (inputs|targets) given to rtgp.fit differ:FutureWarning")
     def test_other_data(self, problem, interrupted, values):
         model, likelihood, X, y = problem()
         before = values(model)

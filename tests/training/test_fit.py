@@ -221,12 +221,12 @@ class TestCallbackAndHistory:
         result = fit(*problem(), method="rr-cg", steps=3, callback=lambda row, model: seen.append(row))
         assert list(result.history.columns) == [
             *("step", "loss", "loss_error", "gradient_norm", "gradient_error", "iterations", "residual"),
-            *("truncation_first", "truncation_second", "truncation_probes", "rank", "rebuilt"),
+            *("truncation_first", "truncation_second", "truncation_probes", "rank", "neighbours", "rebuilt"),
             *("learning_rate", "seconds", "noise", "mean", "outputscale", "lengthscale[0]", "lengthscale[1]"),
         ]
         assert result.history.column("step") == [0, 1, 2]
         assert result.history.rows == seen
-        assert result.history.to_frame().shape == (3, 19)
+        assert result.history.to_frame().shape == (3, 20)
         assert result.history.column("rebuilt")[0] == 1
         assert all(0.0 < error < 1.0 for error in result.history.column("gradient_error"))
         assert all(0.0 < error < 0.1 for error in result.history.column("loss_error"))
@@ -327,4 +327,7 @@ class TestChoice:
         X, y = airports(2100, dtype=torch.float32)
         model = make(X, y)
         result = fit(model, model.likelihood, X, y, "rr-cg", steps=1)
+        assert "32 neighbours of each point" in result.start  # all points, whose neighbours tell
+        model = make(X, y)
+        result = fit(model, model.likelihood, X, y, "rr-cg", steps=1, subset_start=1000)
         assert "1000 of 2100 points" in result.start

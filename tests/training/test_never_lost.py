@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import rtgp
 from gp_models import Model, airports, make
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError, SettingError
-from rtgp.objectives import CholeskyObjective
+from rtgp.objectives import CholeskyObjective, EstimateStats
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
 from rtgp.training.headway import Headway, exact_possible
+from rtgp.training.newton import NewtonSettings
+from rtgp.training.obstacles import Situation
 from rtgp.training.outcome import combined
 from rtgp.training.problem import Problem
 from rtgp.training.restarts import train_from_several
+from rtgp.training.settings import TrainingSettings
 from rtgp.training.start import start_from_subset
 
 
@@ -34,12 +38,12 @@ class TestObstacles:
         """Evaluations fail from the third on, until the state named is reached; the methods that were asked."""
         evaluate, asked = Problem._evaluate, []
 
-        def fails(self, contrast, information):
+        def fails(self, contrast, information, hold):
             asked.append(self.method)
             overcome = {"exact": self.exact, "float64": self.mll._objective.state_dict().get("warned", False)}[until]
             if len(asked) > 2 and not overcome:
                 raise error
-            return evaluate(self, contrast, information)
+            return evaluate(self, contrast, information, hold)
 
         monkeypatch.setattr(Problem, "_evaluate", fails)
         return asked
@@ -55,6 +59,93 @@ class TestObstacles:
         assert isinstance(result.method, rtgp.Cholesky)
         assert "made no headway (Too slow)" in result.method_reason
         assert result.loss_error == 0.0
+
+    def test_exact_gradients_go_on_by_lbfgs(self, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+        """Also after an interruption, to the same parameters."""
+        X, y = airports(80)
+        exact = make(X, y)
+        wanted = fit(exact, exact.likelihood, X, y, "cholesky").loss
+        models, results = [], []
+        for stop, folder in ((None, None), (2, "first"), (None, "first"), (5, "later"), (None, "later")):
+            model = make(X, y)
+            with monkeypatch.context() as patch:
+                self.failing(patch, ConvergenceError("Too slow. Wait."), "exact")
+                result = fit(
+                    model, model.likelihood, X, y, "rr-cg", subset_start=False,
+                    checkpoint=None if folder is None else tmp_path / folder,
+                    callback=lambda row, _, stop=stop: row["step"] == stop,
+                )  # fmt: skip
+            if stop is not None:
+                assert result.status is FitStatus.STOPPED
+                assert result.steps == stop + 1
+                continue
+            models.append(parameters(model))
+            results.append(result)
+        for result in results:
+            assert result.status is FitStatus.CONVERGED
+            assert result.message.startswith("converged by L-BFGS in ")
+            assert "evaluations after 2 other steps" in result.message
+            assert result.steps == len(result.history)
+            assert result.loss == pytest.approx(wanted, abs=1e-6)
+        assert torch.equal(models[0], models[1])
+        assert torch.equal(models[0], models[2])
+
+    def test_the_number_of_steps_that_was_asked_for_holds_for_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        X, y = airports(80)
+        for steps in (2, 3, 4, 6):
+            model = make(X, y)
+            with monkeypatch.context() as patch:
+                self.failing(patch, ConvergenceError("Too slow. Wait."), "exact")
+                result = fit(model, model.likelihood, X, y, "rr-cg", steps=steps, subset_start=False)
+            assert result.steps == len(result.history) == steps
+            assert result.status is FitStatus.STEPS
+
+    @pytest.mark.parametrize("steps, exact_steps, taken", [(None, 1, True), (None, 10**6, False), (60, 1, False)])
+    def test_steps_without_an_end_lead_to_cholesky(self, steps: int | None, exact_steps: int, taken: bool) -> None:
+        """Where it costs no more than they have, and where their number was not asked for."""
+        X, y = airports(80)
+        model = make(X, y)
+        without_end = TrainingSettings(NewtonSettings(least_settled=10**6), Headway(exact_steps=exact_steps))
+        settings = {"steps": steps, "subset_start": False, "_settings": without_end}
+        result = fit(model, model.likelihood, X, y, "rr-cg", **settings)
+        assert isinstance(result.method, rtgp.Cholesky) == taken
+        assert ("no end in 60 steps" in result.method_reason) == taken
+        assert result.status is (FitStatus.CONVERGED if taken else FitStatus.STEPS)
+        assert result.steps == len(result.history)
+
+    def test_the_decision_for_cholesky(self) -> None:
+        last = EstimateStats("", torch.float32, 0.0, 0.0, 1.0, 0.0, rank=300, columns=10)
+        one = Situation(rtgp.RRCG(), 9000, torch.device("cpu"), False, last, (10, 10, 10))
+        cost = one.settings.cost(9000, 300, 10, one.device)
+        assert one.why_cholesky(50, too_noisy=False) is None
+        assert one.why_cholesky(50, too_noisy=True) is None
+        assert "noise" in one.why_cholesky(1000, too_noisy=True)
+        long = replace(one, runs=(int(cost) + 2,) * 3)
+        assert f"a factorisation costs as much as {int(cost)}" in long.why_cholesky(50, False)
+        assert replace(one, runs=(900, 900)).why_cholesky(50, False) is None  # too few runs to tell
+        assert one.why_cholesky_at_last(60, int(14 * cost)) is None
+        assert "no end in 60 steps" in one.why_cholesky_at_last(60, int(16 * cost))
+        for other in (replace(one, method=rtgp.RRCG.paper()), replace(one, n=10**7)):
+            assert replace(other, runs=(10**6,) * 3).why_cholesky(50, True) is None
+            assert other.why_cholesky_at_last(60, 10**9) is None
+        assert replace(one, frozen=True).most_iterations is None
+
+    def test_cholesky_that_fails_too_leaves_the_best_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        X, y = airports(80)
+        model, seen = make(X, y), []
+        evaluate = Problem._evaluate
+
+        def fails(self, contrast, information, hold):
+            if self.exact or len(seen) > 2:
+                raise ConvergenceError("Too slow. Wait.")
+            seen.append(parameters(self.model))
+            return evaluate(self, contrast, information, hold)
+
+        monkeypatch.setattr(Problem, "_evaluate", fails)
+        result = fit(model, model.likelihood, X, y, "rr-cg", subset_start=False)
+        assert result.status is FitStatus.LIMIT
+        assert result.steps == 3
+        assert any(torch.equal(parameters(model), one) for one in seen)
 
     def test_a_matrix_that_is_not_definite_leads_to_float64(self, monkeypatch: pytest.MonkeyPatch) -> None:
         X, y = airports(80, dtype=torch.float32)
@@ -77,8 +168,8 @@ class TestObstacles:
         headway, cpu = Headway(), torch.device("cpu")
         assert headway.limit(4500, 328, 12, cpu, exact_possible=True) <= 300
         assert headway.limit(10**6, 2000, 12, cpu, exact_possible=False) == 1000
-        # What costs as much as a factorisation: n^3 operations against 2 n r (n + 6 k).
-        assert headway.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + 1800)))
+        # What costs as much as a factorisation: n^3 operations against 2 n r (n + 4 k).
+        assert headway.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + 1200)))
 
     def test_a_jitter_at_the_start_is_stated(self) -> None:
         """Every point twice, with known noise far below rounding."""
@@ -230,7 +321,7 @@ class TestStarts:
         from rtgp.training import restarts
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(restarts, "fit_on_subset", lambda problem, size, seed: restarts_end())
+            patch.setattr(restarts, "fit_on_subset", lambda problem, size, seed, settings: restarts_end())
             result = train_from_several(problem, 2, 0, None, train)
         assert result.ends == (1.0, 2.0, 3.0)
         assert "the trainings ended 2.0e+00 per point apart" in result.message

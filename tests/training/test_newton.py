@@ -15,10 +15,12 @@ from scipy.optimize import minimize
 import rtgp
 from gp_models import Model, exact, make
 from rtgp.errors import RTGPError, SettingError
-from rtgp.training import ConvergenceWarning, FitStatus, fit, newton
-from rtgp.training.newton import box_newton_step
+from rtgp.training import ConvergenceWarning, FitStatus, fit
+from rtgp.training.newton import NewtonSettings
 from rtgp.training.priors import absolute, prior_hessian
 from rtgp.training.problem import Problem
+from rtgp.training.quadratic import box_newton_step, positive
+from rtgp.training.settings import TrainingSettings
 
 
 def quadratic(metric: torch.Tensor, gradient: torch.Tensor, step: torch.Tensor) -> float:
@@ -164,14 +166,14 @@ class TestEnd:
         assert result.steps == len(result.history) < 40
         assert result.optimizer == "average-information"
 
-    def test_the_noise_left_costs_half_the_tolerance(self, synthetic, monkeypatch):
+    def test_the_noise_left_costs_half_the_tolerance(self, synthetic):
         def cost(part: float) -> float:
-            monkeypatch.setattr(newton, "_NOISE_SHARE", part)
-            result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=200, tolerance=5e-4)
+            settings = TrainingSettings(newton=NewtonSettings(noise_share=part))
+            result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=200, tolerance=5e-4, _settings=settings)
             assert result.status is FitStatus.CONVERGED
             return float(result.message.rsplit(maxsplit=1)[1])
 
-        assert cost(newton._NOISE_SHARE) <= 0.5 * 5e-4
+        assert cost(NewtonSettings().noise_share) <= 0.5 * 5e-4
         assert cost(0.05) <= 0.05 * 5e-4
 
     def test_all_steps(self, synthetic):
@@ -210,7 +212,7 @@ class TestTrailing:
         for seed in range(seeds):
             generator, roots = torch.Generator().manual_seed(seed), []
 
-            def spoilt(self, contrast=False, information=None, generator=generator, roots=roots):
+            def spoilt(self, contrast=False, information=None, hold=False, generator=generator, roots=roots):
                 found = evaluate(self, contrast, information)
                 metric, p = found.information, len(found.gradient)
                 if metric is not None:
@@ -250,32 +252,34 @@ class TestStiffness:
     def run(self, synthetic, monkeypatch, part: float, stiffest: float):
         evaluate = Problem.evaluate
 
-        def soft(self, contrast=False, information=None):
+        def soft(self, contrast=False, information=None, hold=False):
             found = evaluate(self, contrast, information)
             return found if found.information is None else replace(found, information=part * found.information)
 
         monkeypatch.setattr(Problem, "evaluate", soft)
-        monkeypatch.setattr(newton, "_STIFFEST", stiffest)
         model, *rest = at(synthetic, 2.0, 0.7, 0.3)
         settings = {"steps": 60, "subset_start": False}
+        settings["_settings"] = TrainingSettings(newton=NewtonSettings(stiffest=stiffest))
         result = fit(model, *rest, method="cholesky", optimizer="average-information", **settings)
         return result, -float(exact(model.train(), synthetic[1])[0])
 
     def test_full_steps_would_go_to_and_fro(self, synthetic, wanted, monkeypatch):
-        felt, loss = self.run(synthetic, monkeypatch, 0.25, newton._STIFFEST)
+        felt, loss = self.run(synthetic, monkeypatch, 0.25, NewtonSettings().stiffest)
         assert felt.status is FitStatus.CONVERGED
         assert loss - wanted < 5e-4
         not_felt, _ = self.run(synthetic, monkeypatch, 0.25, 1.0)
         assert not_felt.steps > 1.5 * felt.steps
 
     def test_it_costs_nothing_where_the_matrix_serves(self, synthetic, monkeypatch):
-        (felt, first), (not_felt, second) = (self.run(synthetic, monkeypatch, 1.0, k) for k in (newton._STIFFEST, 1.0))
+        (felt, first), (not_felt, second) = (
+            self.run(synthetic, monkeypatch, 1.0, k) for k in (NewtonSettings().stiffest, 1.0)
+        )
         assert felt.steps <= not_felt.steps + 2
         assert first == pytest.approx(second, abs=2e-4)
 
     def test_a_metric_is_never_negative(self):
         information = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64)  # eigenvalues 3 and -1
-        torch.testing.assert_close(newton._positive(information), torch.full((2, 2), 1.5, dtype=torch.float64))
+        torch.testing.assert_close(positive(information), torch.full((2, 2), 1.5, dtype=torch.float64))
 
 
 class TestWayBack:
@@ -283,7 +287,7 @@ class TestWayBack:
         """Every evaluation passes through `change(call number, problem, evaluate)`; the points it was asked at."""
         evaluate, points = Problem.evaluate, []
 
-        def changed(self, contrast=False, information=None):
+        def changed(self, contrast=False, information=None, hold=False):
             points.append(self.point)
             return change(len(points) - 1, lambda: evaluate(self, contrast, information))
 

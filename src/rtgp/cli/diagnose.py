@@ -14,7 +14,7 @@ from rtgp.diagnostics import Diagnosis, tables
 from rtgp.diagnostics import diagnose as diagnose_subject
 from rtgp.errors import SettingError
 from rtgp.methods import CG
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import PivotedCholesky
 
 
 def diagnose(

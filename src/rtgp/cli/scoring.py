@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import dataclass
@@ -11,18 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtgp.baselines import SGGP
+from rtgp.baselines import SGGP, Vecchia
 from rtgp.cli.files import frame_of
 from rtgp.datasets import Dataset
 from rtgp.methods import CG, RFF, Cholesky
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.modelling.fitting import is_exact
 from rtgp.models import ExpertsModel, VariationalModel
+from rtgp.objectives.reading import copied, own_data
 from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Run, coverage, nll, rmse
 
 # Whose own estimate of the likelihood is off by more than its standard error.
-BIASED: dict[type[Any], str] = {CG: "plain CG", RFF: "RFF", SGGP: "sgGP"}
+BIASED: dict[type[Any], str] = {CG: "plain CG", RFF: "RFF", SGGP: "sgGP", Vecchia: "Vecchia"}
 EXACT_UP_TO = 8000  # points: half a gigabyte and some seconds for one Cholesky factor
 
 
@@ -161,16 +161,16 @@ def log_likelihood_per_point(regressor: Any) -> tuple[float, float]:
     if not _can_be_exact(model):
         result = regressor.fit_result_
         return -float(result.loss), float(result.loss_error)
-    exact = copy.deepcopy(model).cpu().double()
-    exact.train()
+    exact = copied(model)[0].cpu().double().train()
+    x, y = own_data(exact)
     likelihood = MarginalLogLikelihood(exact.likelihood, exact, method=Cholesky())
     with torch.no_grad():
-        value = likelihood(exact(*exact.train_inputs), exact.train_targets)
+        value = likelihood(exact(x), y)
     return float(value), 0.0
 
 
 def _can_be_exact(model: Any) -> bool:
-    return is_exact(model) and len(model.train_targets) <= EXACT_UP_TO
+    return is_exact(model) and len(own_data(model)[1]) <= EXACT_UP_TO
 
 
 def run_of(regressor: Any, name: str, predictions: Predictions | None) -> Run:

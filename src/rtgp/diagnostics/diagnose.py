@@ -22,6 +22,8 @@ from rtgp.diagnostics.verdict import verdict
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
 from rtgp.methods import CG, RRCG, Method, resolve_method
 from rtgp.objectives import EstimateStats
+from rtgp.preconditioners import PivotedCholesky
+from rtgp.preconditioners.shape import Shape
 from rtgp.solvers.system import ROUNDING_LIMIT
 from rtgp.truncation import ResidualDriven
 
@@ -209,10 +211,13 @@ def _cost(sample: Sample) -> Cost:
 
 def _reasons(rr: RRCG, sample: Sample, n: int) -> tuple[tuple[str, str], ...]:
     cost, settings = _cost(sample), rr.preconditioner
+    why = sample.stats[-1].preconditioner_reason
     if settings is None:
         rank = "none, as asked for"
-    elif settings.rank is not None:
-        rank = f"rank {cost.rank}, as asked for"
+    elif why:
+        rank = why
+    elif not isinstance(settings, PivotedCholesky) or settings.rank is not None:
+        rank = f"{Shape(cost.rank, sample.stats[-1].neighbours)}, as asked for"
     else:
         wanted = settings.rank_for(n, 2 + rr.probes)
         rank = f"rank {cost.rank}: sqrt(2 n r) for r = {2 + rr.probes} right-hand sides costs about one product with K"

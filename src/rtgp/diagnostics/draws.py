@@ -21,7 +21,7 @@ from rtgp.errors import UnsupportedModelError
 from rtgp.methods import Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats, KrylovObjective, Objective, Truncation
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import PivotedCholesky
 from rtgp.training import hyperparameters
 
 _FOREVER = 2**62

@@ -12,14 +12,9 @@ from rtgp.kernels import read_covariance
 from rtgp.kernels.spectral import components_of
 from rtgp.objectives.fourier import feature_columns
 from rtgp.objectives.fourier_limit import FourierLimit
-from rtgp.solvers import (
-    IdentityPreconditioner,
-    LowRankPlusIdentity,
-    Output,
-    PivotedCholesky,
-    WhitenedSystem,
-    conjugate_gradients,
-)
+from rtgp.preconditioners import LowRank, PivotedCholesky
+from rtgp.preconditioners.pivoted_cholesky import factor_of
+from rtgp.solvers import Output, WhitenedSystem, conjugate_gradients
 from rtgp.truncation import fixed
 
 _PROBES = 4  # one sees d_eff up to a standard deviation of sqrt(2 d_eff): few are enough
@@ -30,10 +25,9 @@ _CAP = 1000
 def effective_dimension(system: WhitenedSystem, seed: int) -> float:
     """d_eff = tr(K (K + noise)^-1) = n - tr(A^-1), by random signs z: E[z^T A^-1 z] = tr(A^-1)."""
     generator = torch.Generator().manual_seed(seed)
-    factor = system.factor(PivotedCholesky(), _PROBES, generator)
-    preconditioner = LowRankPlusIdentity(factor, system.dtype)
+    preconditioner = LowRank(factor_of(system, PivotedCholesky(), _PROBES, generator), system.dtype)
     n, like = system.size, (system.dtype, system.device)
-    z = draw_probes("rademacher", n, _PROBES, IdentityPreconditioner(), generator, *like).z
+    z = draw_probes("rademacher", n, _PROBES, preconditioner, generator, *like).whitened
     run = conjugate_gradients(system.matmul, z, fixed(_CAP), [Output(0, None)], preconditioner, tolerance=_TOLERANCE)
     inverse = (run.gamma * run.squares[:-1]).sum(0)  # z^T A^-1 z, the sum of CG's increments
     return n - float(inverse.mean())

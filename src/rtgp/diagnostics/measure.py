@@ -11,7 +11,7 @@ from torch import Tensor
 from rtgp.diagnostics.draws import Converged, Estimator, Sample, Units
 from rtgp.diagnostics.subject import Subject
 from rtgp.methods import CG, RRCG, Cholesky
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import PivotedCholesky
 
 _ROUNDING_DRAWS = 2  # the same probes in float32 and float64: the difference hardly varies
 _CONVERGED = {torch.float32: None, torch.float64: 1e-6}  # error ratio; None: the working precision

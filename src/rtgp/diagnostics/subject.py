@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor
 from rtgp.datasets import Dataset
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
 from rtgp.methods import Cholesky
+from rtgp.objectives.reading import check_model, copied, has_data, held_inputs, own_data
 from rtgp.ownership import without_cycles
 from rtgp.training import fit
 
@@ -41,7 +40,7 @@ class Subject:
 
     def to(self, dtype: torch.dtype) -> Subject:
         """The same in another precision."""
-        model = without_cycles(copy.deepcopy(self.model).to(dtype))
+        model = copied(self.model)[0].to(dtype)
         X, y = self.X.to(dtype), self.y.to(dtype)
         model.set_train_data(X, y, strict=False)
         return Subject(model, X, y, self.origin)
@@ -71,30 +70,16 @@ def read_subject(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None,
 def _of_model(model: Any) -> Subject:
     if not isinstance(model, ExactGP):
         raise UnsupportedModelError(f"Expected a gpytorch.models.ExactGP. Got {type(model).__name__}.")
-    if not model.train_inputs or model.train_targets is None:
+    if not has_data(model):
         raise InputError(
             "Expected a model with training data, which is what it is diagnosed on. It has none: call "
             "model.set_train_data(X, y, strict=False) first."
         )
-    if len(model.train_inputs) != 1:
-        raise UnsupportedModelError(
-            f"Expected a model of one input tensor (n, d). Got {len(model.train_inputs)} input tensors."
-        )
-    with _without_prediction_cache(model):
-        own = without_cycles(copy.deepcopy(model))
-    (X,), y = own.train_inputs, own.train_targets
-    return Subject(own.train(), X, y, "the model's present ones")
-
-
-@contextmanager
-def _without_prediction_cache(model: Any) -> Iterator[None]:
-    """A model that has predicted holds tensors with autograd history, which cannot be copied."""
-    held = getattr(model, "prediction_strategy", None)
-    model.prediction_strategy = None
-    try:
-        yield
-    finally:
-        model.prediction_strategy = held
+    check_model(model, model.likelihood, "rtgp.diagnose(model)")
+    held_inputs(model)  # one tensor of one model
+    own = copied(model)[0].train()
+    X, y = own_data(own)
+    return Subject(own, X, y, "the model's present ones")
 
 
 def _array(given: Any) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 from rtgp.diagnostics.system import SubjectSystem
 from rtgp.estimators import draw_probes, log_det_series, quadratic_series
 from rtgp.methods import CG, RRCG
-from rtgp.solvers import CGStatus, IdentityPreconditioner, LowRankPlusIdentity, Output, conjugate_gradients
+from rtgp.preconditioners.policy import Policy
+from rtgp.solvers import CGStatus, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 _TOLERANCE = 1e-3  # error ratio at which a column ends: the values' own errors go with its square
@@ -42,14 +43,11 @@ def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Cour
     """One run with the method's preconditioner: y and as many probes as the method has."""
     system, n = of.system, of.system.size
     generator = torch.Generator().manual_seed(seed)
-    preconditioner: LowRankPlusIdentity | IdentityPreconditioner = IdentityPreconditioner()
-    if method.preconditioner is not None:
-        factor = system.factor(method.preconditioner, 2 + method.probes, generator)
-        preconditioner = LowRankPlusIdentity(factor, system.dtype)
+    preconditioner, _ = Policy(method.preconditioner, 1, 2 + method.probes).preconditioner(system, generator, False)
     probes = draw_probes("preconditioner", n, method.probes, preconditioner, generator, system.dtype, system.device)
     run = conjugate_gradients(
         system.matmul,
-        torch.cat([of.target, probes.z], dim=1),
+        torch.cat([preconditioner.whiten(of.target), probes.whitened], dim=1),
         fixed(cap),
         [Output(0, None)],
         preconditioner,

@@ -1,37 +1,31 @@
 """Random probe vectors for traces and log-determinants.
 
-Probes z of covariance C come with their duals C^-1 z: E[(C^-1 z)^T dA A^-1 z] = tr(A^-1 dA) for any C.
+Probes z of covariance C come with their duals C^-1 z: E[(C^-1 z)^T dA A^-1 z] = tr(A^-1 dA) for any C. What conjugate
+gradients are given is F^-1 z, in the whitened coordinates of the preconditioner P = F F^T. Probes of covariance P are
+F e with random signs e: there F^-1 z is e itself, the dual is F^-T e, and F e is never formed.
 All numbers are drawn on the CPU in float64: a seed gives the same probes in every precision and on every device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rtgp.errors import SettingError
-from rtgp.solvers import Preconditioner
+from rtgp.preconditioners import Preconditioner
 
 ProbeKind = Literal["rademacher", "gaussian", "preconditioner"]
 PROBE_KINDS: tuple[ProbeKind, ...] = ("rademacher", "gaussian", "preconditioner")
 
 
-class ProbeSource(Preconditioner, Protocol):
-    """A preconditioner that can also colour white noise."""
-
-    def sqrt_matmul(self, v: Tensor) -> Tensor: ...
-
-    def logdet(self) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class Probes:
-    """z (n, p) of covariance C and the duals C^-1 z (n, p), both in the working precision."""
+    """Of z with covariance C, in the working precision: F^-1 z and C^-1 z, (n, p) each."""
 
-    z: Tensor
+    whitened: Tensor
     dual: Tensor
 
 
@@ -50,19 +44,16 @@ def draw_probes(
     kind: ProbeKind,
     n: int,
     count: int,
-    preconditioner: ProbeSource,
+    preconditioner: Preconditioner,
     generator: torch.Generator | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Probes:
-    """rademacher: random signs, C = I. gaussian: N(0, I). preconditioner: C = P, from P^(1/2) times random signs."""
+    """rademacher: random signs, C = I. gaussian: N(0, I). preconditioner: C = P."""
     if kind == "gaussian":
         white = torch.randn(n, count, dtype=torch.float64, generator=generator).to(device)
     else:
         white = random_signs(n, count, generator, device)
     if kind != "preconditioner":
-        z = white.to(dtype)
-        return Probes(z, z)
-    coloured = preconditioner.sqrt_matmul(white)
-    dual, _ = preconditioner.solve(coloured)
-    return Probes(coloured.to(dtype), dual.to(dtype))
+        return Probes(preconditioner.whiten(white).to(dtype), white.to(dtype))
+    return Probes(white.to(dtype), preconditioner.whiten_transpose(white).to(dtype))

@@ -21,12 +21,15 @@ from rtgp.kernels.formulas import (
     RadialFormula,
     centre,
     difference_sums,
+    gathered_difference_sums,
+    gathered_squared_distances,
     squared_difference_products,
     squared_distances,
 )
 
 Index = slice | Tensor  # which rows or columns: a slice, or an int64 tensor of positions
 Gradients = list[Tensor]  # one float64 accumulator per tensor of a form, in order
+Pullback = Callable[[Tensor, Gradients], None]  # (weight, into): to be called once, at the most
 
 
 class KernelForm(ABC):
@@ -57,6 +60,38 @@ class KernelForm(ABC):
     @abstractmethod
     def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
         """Adds the gradient of sum(weight * K[rows, cols]) to `into`; `block` is K[rows, cols] if at hand."""
+
+    def gathered(self, index: Tensor) -> Tensor:
+        """K[index_b, index_b] for the rows of index (b, k), (b, k, k), without autograd history.
+
+        Many small blocks at once. The caller passes pieces of bounded size.
+        """
+        return torch.stack([self.block(row, row) for row in index])
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        """Adds the gradient of sum(weight * gathered(index)) to `into`; `blocks` is gathered(index) if at hand."""
+        for row, part in zip(index, weight, strict=True):
+            self.pullback(row, row, part, into)
+
+    def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
+        """gathered(index), and its `gathered_pullback`, which then need not compute everything twice.
+
+        The caller does not write to the blocks before that.
+        """
+        blocks = self.gathered(index)
+        return blocks, lambda weight, into: self.gathered_pullback(index, weight, into, blocks)
+
+    def pullbacks(
+        self,
+        rows: Index,
+        cols: Index,
+        weights: Sequence[Tensor],
+        into: Sequence[Gradients],
+        block: Tensor | None = None,
+    ) -> None:
+        """`pullback` of every weight, each into gradients of its own; what they share is computed once."""
+        for weight, gradients in zip(weights, into, strict=True):
+            self.pullback(rows, cols, weight, gradients, block)
 
     def zero_gradients(self) -> Gradients:
         return [torch.zeros_like(t, dtype=torch.float64, requires_grad=False) for t in self.tensors]
@@ -138,13 +173,55 @@ class Stationary(KernelForm):
         return self.formula.slope(self._squared(rows, cols))
 
     def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        self.pullbacks(rows, cols, [weight], [into], block)
+
+    def pullbacks(
+        self,
+        rows: Index,
+        cols: Index,
+        weights: Sequence[Tensor],
+        into: Sequence[Gradients],
+        block: Tensor | None = None,
+    ) -> None:
         # dz_i += sum_j 2 H_ij (z_i - z_j),  dz_j -= sum_i 2 H_ij (z_i - z_j),  H = weight * slope.
         # In float64: the same H enters both terms of each difference, so that nothing is lost in it.
-        h = self._slope(rows, cols, block).mul_(weight).double()
-        z_rows, z_cols = self._z[rows], self._z[cols]
-        by_rows, by_cols = difference_sums(h, z_rows, z_cols)
-        into[0][rows] += 2.0 * by_rows
-        into[0][cols] += 2.0 * by_cols
+        slope, (z_rows, z_cols) = self._slope(rows, cols, block), (self._z[rows], self._z[cols])
+        for weight, gradients in zip(weights, into, strict=True):
+            by_rows, by_cols = difference_sums((slope * weight).double(), z_rows, z_cols)
+            gradients[0][rows] += 2.0 * by_rows
+            gradients[0][cols] += 2.0 * by_cols
+
+    def gathered(self, index: Tensor) -> Tensor:
+        return self.formula.value(gathered_squared_distances(self._z[index]).to(self.dtype))
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        z = self._z[index]  # (b, k, d)
+        squared = None if self._slope_is_in(blocks) else gathered_squared_distances(z).to(self.dtype)
+        self._pull(index, z, squared, blocks, weight, into)
+
+    def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
+        z = self._z[index]
+        squared = gathered_squared_distances(z).to(self.dtype)
+        kept = squared.clone() if self.formula.slope_from_value is None else None
+        blocks = self.formula.value(squared)
+        return blocks, lambda weight, into: self._pull(index, z, kept, blocks, weight, into)
+
+    def _slope_is_in(self, blocks: Tensor | None) -> bool:
+        return blocks is not None and self.formula.slope_from_value is not None
+
+    def _pull(
+        self, index: Tensor, z: Tensor, squared: Tensor | None, blocks: Tensor | None, weight: Tensor, into: Gradients
+    ) -> None:
+        """Overwrites `squared`; None: the blocks tell the slope."""
+        if squared is None:
+            assert blocks is not None
+            assert self.formula.slope_from_value is not None
+            slope = self.formula.slope_from_value(blocks)
+        else:
+            slope = self.formula.slope(squared)
+        h = slope.double().mul_(weight)
+        gradient = gathered_difference_sums(h + h.mT, z).mul_(2.0)  # dz_i = 2 sum_j (H_ij + H_ji) (z_i - z_j)
+        add_rows(into[0], index.reshape(-1), gradient.reshape(-1, z.shape[2]))
 
     def derivatives(
         self, rows: Index, cols: Index, v: Tensor, block: Tensor | None = None
@@ -180,6 +257,18 @@ class Stationary(KernelForm):
         return Stationary(self.formula, x, self.lengthscale, self.raw_lengthscale, self.select, wide)
 
 
+def add_rows(total: Tensor, index: Tensor, rows: Tensor) -> None:
+    """total[index_i] += rows_i, in an order that is always the same."""
+    if total.is_cuda:  # index_add_ adds in any order there; this one sorts
+        total.index_put_((index,), rows, accumulate=True)
+    else:
+        total.index_add_(0, index, rows)
+
+
+# A kernel that treats a batch as something else is off by its own size; rounding in GPyTorch's distances by less.
+_SAME_BLOCK = {torch.float64: 1e-6, torch.float32: 1e-3}
+
+
 class Generic(KernelForm):
     """Any GPyTorch kernel: `evaluate(x1, x2)` gives a dense block with its autograd history."""
 
@@ -193,6 +282,7 @@ class Generic(KernelForm):
         self.evaluate, self.x, self.select = evaluate, x, select
         self.size, self.dtype, self.device = x.shape[-2], dtype, x.device
         self._parameters = tuple(p for p in evaluate.parameters() if p.requires_grad)
+        self._takes_batches = True  # until it turns out not to
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -220,6 +310,56 @@ class Generic(KernelForm):
                 x.requires_grad_(True)
                 inputs.append(x)
             value = self.evaluate(x[..., rows, :], x[..., cols, :]) if inputs else x
+            if not value.requires_grad:
+                return
+            found = torch.autograd.grad(value, inputs, grad_outputs=weight.to(value.dtype), allow_unused=True)
+        for total, gradient in zip(into, found, strict=True):
+            if gradient is not None:
+                total += gradient
+
+    def _evaluate_batch(self, x: Tensor, index: Tensor) -> Tensor | None:
+        """The blocks (b, k, k) by one call of the kernel, with history; None where it does not take batches."""
+        if not self._takes_batches or index.shape[0] <= 2:
+            return None
+        points = x[..., index, :]  # (..., b, k, d)
+        # A kernel that is a batch itself has its own dimension between that of the blocks and the points.
+        points = points.movedim(-3, 0) if x.ndim > 2 else points
+        if x.ndim == 2 and getattr(self.evaluate, "sum_over_batch", False):
+            points = points[:, None]
+        try:
+            blocks: Tensor = self.evaluate(points, points)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            self._takes_batches = False
+            return None
+        self._takes_batches = blocks.shape == (*index.shape, index.shape[1]) and all(
+            self._is_block(blocks[b], index[b]) for b in (0, -1)
+        )
+        return blocks if self._takes_batches else None
+
+    def _is_block(self, found: Tensor, row: Tensor) -> bool:
+        block = self.block(row, row)
+        tolerance = _SAME_BLOCK[torch.float32 if torch.float32 in (found.dtype, block.dtype) else torch.float64]
+        return bool((found.detach() - block).abs().max() <= tolerance * block.abs().max())
+
+    def gathered(self, index: Tensor) -> Tensor:
+        with torch.no_grad():
+            blocks = self._evaluate_batch(self.x, index)
+            return super().gathered(index) if blocks is None else blocks.to(self.dtype).clone()
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        inputs: list[Tensor] = list(self._parameters)
+        with torch.enable_grad():
+            x = self.x.detach()
+            if self.x.requires_grad:
+                x.requires_grad_(True)
+                inputs.append(x)
+            if not inputs:
+                return
+            value = self._evaluate_batch(x, index)
+            if value is None:
+                return super().gathered_pullback(index, weight, into)
             if not value.requires_grad:
                 return
             found = torch.autograd.grad(value, inputs, grad_outputs=weight.to(value.dtype), allow_unused=True)
@@ -281,9 +421,38 @@ class Scaled(KernelForm):
         return self.form.diagonal() * self._scale
 
     def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
+        self.pullbacks(rows, cols, [weight], [into], block)
+
+    def pullbacks(
+        self,
+        rows: Index,
+        cols: Index,
+        weights: Sequence[Tensor],
+        into: Sequence[Gradients],
+        block: Tensor | None = None,
+    ) -> None:
         inner = self.form.block(rows, cols) if block is None else block / self._scale
+        for weight, gradients in zip(weights, into, strict=True):
+            gradients[0] += torch.sum(weight * inner, dtype=torch.float64)
+        scaled = [weight * self._scale for weight in weights]
+        self.form.pullbacks(rows, cols, scaled, [gradients[1:] for gradients in into], inner)
+
+    def gathered(self, index: Tensor) -> Tensor:
+        return self.form.gathered(index).mul_(self._scale)
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        inner = self.form.gathered(index) if blocks is None else blocks / self._scale
         into[0] += torch.sum(weight * inner, dtype=torch.float64)
-        self.form.pullback(rows, cols, weight * self._scale, into[1:], inner)
+        self.form.gathered_pullback(index, weight * self._scale, into[1:], inner)
+
+    def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
+        inner, pull = self.form.gathered_with_pullback(index)
+
+        def pullback(weight: Tensor, into: Gradients) -> None:
+            into[0] += torch.sum(weight * inner, dtype=torch.float64)
+            pull(weight * self._scale, into[1:])
+
+        return inner * self._scale, pullback
 
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         if self.raw_scale is not None:
@@ -359,6 +528,28 @@ class Sum(_Composite):
         for form, part in self._parts(into):
             form.pullback(rows, cols, weight, part)
 
+    def gathered(self, index: Tensor) -> Tensor:
+        total = self.forms[0].gathered(index)
+        for form in self.forms[1:]:
+            total += form.gathered(index)
+        return total
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        for form, part in self._parts(into):
+            form.gathered_pullback(index, weight, part)
+
+    def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
+        found = [form.gathered_with_pullback(index) for form in self.forms]
+
+        def pullback(weight: Tensor, into: Gradients) -> None:
+            for (_, part), (_, pull) in zip(self._parts(into), found, strict=True):
+                pull(weight, part)
+
+        total = found[0][0].clone()
+        for blocks, _ in found[1:]:
+            total += blocks
+        return total, pullback
+
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         for form in self.forms:
             yield from form.tangents(rows, cols)
@@ -389,6 +580,27 @@ class Product(_Composite):
         blocks = [form.block(rows, cols) for form in self.forms]
         for k, (form, part) in enumerate(self._parts(into)):
             form.pullback(rows, cols, weight * self._others(blocks, k), part, blocks[k])
+
+    def gathered(self, index: Tensor) -> Tensor:
+        total = self.forms[0].gathered(index)
+        for form in self.forms[1:]:
+            total *= form.gathered(index)
+        return total
+
+    def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
+        factors = [form.gathered(index) for form in self.forms]
+        for k, (form, part) in enumerate(self._parts(into)):
+            form.gathered_pullback(index, weight * self._others(factors, k), part, factors[k])
+
+    def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
+        found = [form.gathered_with_pullback(index) for form in self.forms]
+        factors = [blocks for blocks, _ in found]
+
+        def pullback(weight: Tensor, into: Gradients) -> None:
+            for k, ((_, part), (_, pull)) in enumerate(zip(self._parts(into), found, strict=True)):
+                pull(weight * self._others(factors, k), part)
+
+        return math.prod(factors[1:], start=factors[0].clone()), pullback
 
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         blocks = [form.block(rows, cols) for form in self.forms]

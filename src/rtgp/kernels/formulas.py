@@ -162,6 +162,26 @@ def _largest(*points: Tensor) -> float:
     return float(torch.stack(largest).max()) if largest else 0.0
 
 
+def gathered_squared_distances(z: Tensor) -> Tensor:
+    """|z_bi - z_bj|^2 within each set of z (b, k, d) -> (b, k, k), from differences: exact for near points."""
+    if z.shape[2] > _DIRECT_DIMENSIONS:
+        return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square_()
+    result = z.new_zeros(z.shape[0], z.shape[1], z.shape[1])
+    for column in z.movedim(2, 0).contiguous():
+        difference = column[:, :, None] - column[:, None, :]
+        result.addcmul_(difference, difference)
+    return result
+
+
+def gathered_difference_sums(h: Tensor, z: Tensor) -> Tensor:
+    """sum_j h_bij (z_bi - z_bj), (b, k, d); h (b, k, k), z (b, k, d), both float64."""
+    z = z - z[:, -1:]
+    if z.shape[2] > _DIRECT_DIMENSIONS and _largest(z) <= _FAR**2:
+        return h.sum(-1, keepdim=True) * z - h @ z
+    columns = [(c[:, :, None] - c[:, None, :]).mul_(h).sum(-1) for c in z.movedim(2, 0).contiguous()]
+    return torch.stack(columns, dim=-1)
+
+
 # Up to this relative error the products below are taken from expanded squares.
 _ROUNDED = 1e-3
 
@@ -169,10 +189,22 @@ _ROUNDED = 1e-3
 def squared_difference_products(a: Tensor, b: Tensor, h: Tensor, v: Tensor) -> Tensor:
     """sum_j h_ij (a_ik - b_jk)^2 v_j for each input k, (d, m, r); a (m, d) and b (n, d) float64, h (m, n), v (n, r)."""
     (n, d), r = b.shape, v.shape[1]
-    if _largest(a, b) * torch.finfo(v.dtype).eps > _ROUNDED:
+    largest = _largest(a, b) * torch.finfo(v.dtype).eps / _ROUNDED
+    if largest > 1.0:
         # Far from the centre, in lengthscales, near points are lost in the squares: one product for each input.
         parts = [((a[:, k, None] - b[None, :, k]).square_().to(v.dtype) * h) @ v for k in range(d)]
         return torch.stack(parts)
+    # The slope of Matern-1/2 is 1 / (2 distance) for near points, and multiplies what rounding leaves of a difference
+    # that is 0. Such pairs are formed from their differences.
+    if h.numel() and largest * max(map(abs, map(float, torch.aminmax(h)))) > 1.0:
+        steep = h.abs() * largest > 1.0
+        i, j = torch.nonzero(steep, as_tuple=True)
+        rest = squared_difference_products(a, b, h.masked_fill(steep, 0.0), v)
+        for pairs in torch.split(torch.arange(i.numel(), device=i.device), max(1, _DIRECT_NUMBERS // (d * r))):
+            row, column = i[pairs], j[pairs]
+            near = (a[row] - b[column]).square_().mul_(h[row, column, None]).to(v.dtype)  # (pairs, d)
+            rest.index_add_(1, row, near.T[:, :, None] * v[column])
+        return rest
     a, b = a.to(v.dtype), b.to(v.dtype)
     # One product with 2 d + 1 columns instead of n^2 d elementwise work.
     powers = torch.cat([b.new_ones(n, 1), b, b.square()], dim=1)  # (n, 2 d + 1)

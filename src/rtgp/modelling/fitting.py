@@ -19,12 +19,13 @@ from rtgp.methods import AnyMethod, Cholesky
 from rtgp.modelling.model import RegressionModel, new_model
 from rtgp.models import ExpertsModel, VariationalModel
 from rtgp.models.variational import JITTER
+from rtgp.objectives.reading import held_inputs, set_known_noise
 from rtgp.objectives.sggp import NEIGHBOURS, neighbours_for
 from rtgp.training import FitInterrupted, FitResult, fit
 from rtgp.training.experts import train_experts
 from rtgp.training.fit import check_settings
 from rtgp.training.problem import Problem
-from rtgp.training.start import SUBSET, start_from_subset
+from rtgp.training.start import StartSettings, start_from_subset
 from rtgp.training.variational import train_variational
 
 Model = RegressionModel | VariationalModel | ExpertsModel
@@ -103,8 +104,7 @@ def reference(model: Any) -> Tensor:
     if isinstance(model, VariationalModel):
         return model.inducing_points
     one = model.experts[0] if isinstance(model, ExpertsModel) else model
-    inputs: Tensor = one.train_inputs[0]
-    return inputs
+    return held_inputs(one)
 
 
 def is_exact(model: Any) -> bool:
@@ -156,15 +156,14 @@ def disjoint_subsets(n: int, size: int, seed: int) -> Tensor:
 def _expert(whole: RegressionModel, data: Data, index: Tensor) -> RegressionModel:
     expert = copy.deepcopy(whole)
     expert.set_train_data(data.x[index], data.y[index], strict=False)
-    if data.noise is not None:
-        expert.likelihood.noise_covar.noise = data.noise[index]
+    set_known_noise(expert.likelihood, index)
     return expert
 
 
 def _start_on_a_subset(model: RegressionModel, data: Data, seed: int) -> str:
     """Hyperparameters fitted by Cholesky on at most 1000 of the points; what was done, in words."""
     problem = Problem(model.train(), model.likelihood.train(), data.x, data.y, Cholesky(), seed)
-    return start_from_subset(problem, min(SUBSET, data.n), seed)
+    return start_from_subset(problem, min(StartSettings().subset, data.n), seed)
 
 
 def _kmeans(x: Tensor, count: int, seed: int) -> Tensor:

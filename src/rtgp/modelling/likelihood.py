@@ -7,6 +7,7 @@ from typing import Any
 
 from rtgp.errors import RTGPError
 from rtgp.methods import RRCG, Cholesky, Method
+from rtgp.objectives.reading import own_data
 from rtgp.training.headway import Headway, exact_possible
 from rtgp.training.outcome import combined
 from rtgp.training.problem import Problem
@@ -22,7 +23,7 @@ def refined_loss(model: Any, operator: str, seed: int, error: float) -> tuple[fl
 
     The estimates that decide how many are drawn are not among those averaged, so that the mean is unbiased.
     """
-    x, y = model.train_inputs[0], model.train_targets
+    x, y = own_data(model)
     n, was_training = x.shape[0], model.training
     model.train(), model.likelihood.train()
     try:

@@ -16,6 +16,7 @@ from torch import Tensor
 from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.methods import RRCG, Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
+from rtgp.objectives.reading import own_data
 from rtgp.training import choose_method, hyperparameters
 from rtgp.training.headway import exact_possible
 
@@ -51,7 +52,7 @@ def standard_errors(
 def _robust_variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dict[int, Tensor] | None:
     """By the method; by Cholesky where its solves fail or that is the cheaper; None where neither can be had. An error
     here must not cost anyone the training that came before it."""
-    x = model.train_inputs[0]
+    x, _ = own_data(model)
     exact = Cholesky()
     if exact_possible(method, x.shape[0], x.device):
         cheap = isinstance(choose_method(x.shape[0], x.shape[1], x.device)[0], Cholesky)
@@ -73,9 +74,9 @@ def _variances(model: gpytorch.models.ExactGP, method: Method, seed: int) -> dic
     generator = torch.Generator().manual_seed(seed)
     mll = MarginalLogLikelihood(model.likelihood, model, method, generator)
     trained = [parameter for parameter in mll.parameters() if parameter.requires_grad]
-    y = model.train_targets
+    x, y = own_data(model)
     with mll, torch.enable_grad():
-        prior = model.forward(*model.train_inputs)
+        prior = model.forward(x)
         covered = mll.knows_information(prior, y)
         information = mll.evaluate(prior, y, information=_TOLERANCE, iterations=_ITERATIONS).information
     assert information is not None

@@ -12,12 +12,12 @@ from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
 from rtgp.kernels import KernelForm
 from rtgp.memory import available_memory
 from rtgp.objectives.information import average_information
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State, surrogate_loss
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, surrogate_loss
 from rtgp.operators import TiledOperator, make_from_form
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor, invert_in_place
 from rtgp.solvers.system import warn_of_rounding
-from rtgp.state import saved_flag, saved_number
+from rtgp.state import State, saved_flag, saved_number
 
 _WORTH_ASKING = 2**28  # bytes
 # Of the condition number in float32: at 3e5 a factor's gradients were off by up to 1e-2 of their terms, at 3e8 by all.

@@ -15,8 +15,8 @@ from rtgp.kernels.forms import KernelForm
 from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp.objectives.fourier_algebra import FourierSystem, Loss, operations
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
-from rtgp.state import saved_count
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate
+from rtgp.state import State, saved_count
 
 FREQUENCIES = ("random", "orthogonal", "grid")
 DEFAULT_FEATURES = 1000  # the paper's

@@ -6,8 +6,7 @@ The two methods, and the run to working precision, differ in their `Truncation` 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from rtgp.estimators import ProbeKind, draw_probes
 from rtgp.kernels import KernelForm
 from rtgp.kernels.likeness import common_rounding
 from rtgp.objectives.control_coefficients import Coefficients, by_cost
+from rtgp.objectives.gradient_terms import Term, evaluated
 from rtgp.objectives.information import average_information
 from rtgp.objectives.krylov_run import KrylovRun, Truncation
 from rtgp.objectives.protocol import (
@@ -24,24 +24,22 @@ from rtgp.objectives.protocol import (
     EstimateStats,
     Extras,
     LossEstimate,
-    State,
     gradient_of,
-    surrogate_loss,
 )
-from rtgp.objectives.upkeep import Upkeep
 from rtgp.operators import group_for, make_from_form
 from rtgp.operators.triton.availability import usable
+from rtgp.preconditioners import Preconditioner, PreconditionerSettings
+from rtgp.preconditioners.amplification import Reach
+from rtgp.preconditioners.neighbour_control import NeighbourControl
+from rtgp.preconditioners.policy import Policy, PolicySettings
 from rtgp.solvers import (
-    IdentityPreconditioner,
-    LowRankPlusIdentity,
     Output,
-    PivotedCholesky,
     Recordings,
     WhitenedSystem,
     conjugate_gradients,
 )
 from rtgp.solvers.system import warn_of_failure, warn_of_products, warn_of_rounding
-from rtgp.state import saved_flag, saved_number, saved_tensor
+from rtgp.state import State, saved_flag, saved_number, saved_tensor
 from rtgp.truncation import fixed
 
 _GROWTH = 1.25  # of the expected rounding in products, from which on it is measured again
@@ -55,12 +53,13 @@ class KrylovSettings:
     truncation: Truncation
     probes: int
     probe_kind: ProbeKind
-    preconditioner: PivotedCholesky | None
+    preconditioner: PreconditionerSettings | None
     refresh: int | None  # calls after which the preconditioner is made anew; None: when that pays
     warm_start: bool
     tolerance: float | None
     operator: str
     control_variate: bool = False  # for probes of covariance P
+    policy: PolicySettings = field(default_factory=PolicySettings)
 
 
 class KrylovObjective:
@@ -74,12 +73,14 @@ class KrylovObjective:
     def __init__(self, settings: KrylovSettings, frozen: bool = False) -> None:
         self.settings, self.frozen = settings, frozen
         control = settings.control_variate and settings.probe_kind == "preconditioner" and not frozen
-        self._upkeep = Upkeep(settings.preconditioner, settings.refresh, 2 + settings.probes, control)
+        columns = 2 + settings.probes
+        self._policy = Policy(settings.preconditioner, settings.refresh, columns, control, settings.policy)
         self._last_solve: Tensor | None = None  # (K + noise)^-1 residual, (n, 1)
         self._warned = False  # that the precision cannot serve; where there is a form in float64, that is used since
         self._warned_of_float64 = False  # and warned that float64 cannot either
         self._measured = 0.0  # `expected_product_error` where the error was last looked at
         self._widenable = False  # whether the last call was in float32 and had a form in float64
+        self._reach = Reach()  # of errors in the system
         self._operator = settings.operator  # "tiled" in place of "auto" once memory has run out
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
         self._system: WhitenedSystem | None = None  # where a card keeps recordings of its products
@@ -96,8 +97,9 @@ class KrylovObjective:
     def reset(self) -> None:
         self.release()
         self._warned, self._warned_of_float64, self._measured = False, False, 0.0
+        self._reach = Reach()
         self._operator, self._widenable = self.settings.operator, False
-        self._upkeep.reset()
+        self._policy.reset()
         self._coefficients.reset()
         self._by_cost = None
         self._last_solve = None
@@ -105,7 +107,7 @@ class KrylovObjective:
     def overcome(self, error: RTGPError) -> str | None:
         if isinstance(error, OutOfMemoryError):
             return self._store_nothing()
-        return self._widen(error) or (self._upkeep.enlarge() if isinstance(error, ConvergenceError) else None)
+        return self._widen(error) or (self._policy.enlarge() if isinstance(error, ConvergenceError) else None)
 
     def _store_nothing(self) -> str | None:
         if self._operator != "auto":
@@ -131,8 +133,9 @@ class KrylovObjective:
         }
         if self._last_solve is not None:
             state["last_solve"] = self._last_solve
-            state.update(self._upkeep.state_dict())
+            state.update(self._policy.state_dict())
             state.update(self._coefficients.state_dict())
+            state.update(self._reach.state_dict())
             if self._by_cost is not None:
                 state["by_cost"] = self._by_cost
         return state
@@ -147,8 +150,9 @@ class KrylovObjective:
         self._last_solve = saved_tensor(state, "last_solve", (None, 1), (torch.float32, torch.float64))
         n, dtype = len(self._last_solve), self._last_solve.dtype
         self._kind = (n, dtype, self._last_solve.device)
-        self._upkeep.load_state_dict(state, dtype, group_for(self.settings.operator), n)
+        self._policy.load_state_dict(state, dtype, group_for(self.settings.operator), n)
         self._coefficients.load_state_dict(state)
+        self._reach.load_state_dict(state)
         if "by_cost" in state:
             p = len(saved_tensor(state, "by_cost", (None, None)))
             self._by_cost = saved_tensor(state, "by_cost", (p, p)).cpu()
@@ -157,31 +161,27 @@ class KrylovObjective:
         extras = Extras() if extras is None else extras
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots)
+        control = type(self._policy.control)
+        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots, self.frozen or extras.hold)
+        if type(self._policy.control) is not control:
+            self._coefficients.reset()  # of another control variate
         earlier = self._last_solve
         run = self._run(system, preconditioner, batch, generator, extras.most_iterations)
-        first, second, plain = run.y_solves()
-        self._last_solve = system.whiten(plain[:, None])
+        *_, plain = run.y_solves()
+        if not extras.hold or self._last_solve is None:
+            self._last_solve = system.whiten(plain[:, None])
 
         # What waits for the device comes first, then what is queued on it, then what the host does meanwhile.
         quadratic, log_det_noise, limits = run.quadratic(), system.log_det_noise().cpu(), system.limits()
         surrogate, contrast, information, noise = None, None, None, 0.0
         if batch.requires_grad:
-            vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
-            surrogate = _bilinear_loss(system, *vectors, 0.5 * (first + second), batch)
-            control = self._upkeep.control
-            if control is not None:
-                c = self._coefficients.values(control.guess)
-                if bool(c.any()):
-                    parts = control.losses(system, run.probes.dual, run.trace_weights(), batch)
-                    surrogate = surrogate - c.to(parts) @ parts
             if extras.information is not None:
                 information = self._information(system, preconditioner, batch, earlier, extras)
                 if bool(torch.isfinite(information).all()):
                     self._by_cost = by_cost(information)
-            if extras.contrast and not self.frozen and self.settings.probes > 1:
-                contrast, noise = self._contrast(system, run, 0.5 * (first - second), batch, extras.parameters)
-        self._upkeep.used(run.result.iterations, noise)
+            surrogate, contrast, noise = self._gradients(system, run, batch, extras)
+        if not extras.hold:
+            self._policy.used(run.result.iterations, noise, run.spread())
         logdets = run.log_det() + log_det_noise
         logdet = logdets.mean()
         value = (0.5 * (logdet + quadratic + system.size * math.log(2.0 * math.pi))).to(system.device)
@@ -199,37 +199,68 @@ class KrylovObjective:
             frozen=result.frozen,
             columns=result.gamma.shape[1],
             rank=preconditioner.rank,
+            neighbours=preconditioner.neighbours,
+            preconditioner_reason=self._policy.reason,
             rebuilt=rebuilt,
             probe_kind=self._probe_kind(),
             value_error=run.value_error(logdets),
         )
         return LossEstimate(value if surrogate is None else surrogate, value, stats, contrast, information)
 
-    def _contrast(
-        self, system: WhitenedSystem, run: KrylovRun, solve: Tensor, batch: Batch, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, float]:
-        """A scalar whose gradient has mean zero and the covariance of the estimate's, and what that costs as noise (0
-        where there is no metric to tell). The control variate's coefficients learn from it, for the calls to come."""
-        plain = contrast = _bilinear_loss(system, *run.contrast_vectors(), solve, batch)
-        control, weights = self._upkeep.control, run.contrast_weights()
-        if control is not None:
-            parts = control.losses(system, run.probes.dual[:, : len(weights)], weights, batch)
-            c = self._coefficients.values(control.guess)
+    def _gradients(
+        self, system: WhitenedSystem, run: KrylovRun, batch: Batch, extras: Extras
+    ) -> tuple[Tensor, Tensor | None, float]:
+        """A scalar whose gradient is the estimate's; the contrast, one whose gradient has mean zero and the covariance
+        of the estimate's, if it is wanted; and what that noise costs (0 where there is no metric to tell).
+
+        All bilinear forms go through one pass over K. The control variate's coefficients learn from the contrast, for
+        the calls to come; where M is dA itself only in calls that make a new metric, for its scatter takes another
+        bilinear form.
+        """
+        first, second, _ = run.y_solves()
+        control, wanted = self._policy.control, extras.contrast and not self.frozen and self.settings.probes > 1
+        c = self._coefficients.values(self._policy.guess)  # (2,): of the kernel's part and of the noise's
+        vectors = run.derivative_of_value_vectors() if self.frozen else run.gradient_vectors()
+        terms = [Term(*vectors, solve=0.5 * (first + second))]
+        if isinstance(control, NeighbourControl):
+            terms[0] = replace(terms[0], less=run.probes.dual, taken=c)
+        if wanted:
+            scatter = Term(*run.contrast_vectors(), solve=0.5 * (first - second))
+            learning = extras.information is not None
+            if isinstance(control, NeighbourControl) and not learning:
+                scatter = replace(scatter, less=run.probes.dual[:, : scatter.u.shape[1] - 1], taken=c)
+            terms.append(scatter)
+            if isinstance(control, NeighbourControl) and learning:
+                terms.append(Term(*run.contrast_control_vectors()))
+        found = evaluated(terms, system, batch)  # (2,) each
+        surrogate = found[0].sum()
+        if control is not None and bool(c.any()):
+            surrogate = surrogate - c.to(found[0]) @ run.controlled(control, batch)
+        if not wanted:
+            return surrogate, None, 0.0
+        plain = contrast = found[1].sum()
+        parts: Tensor | None = None
+        if isinstance(control, NeighbourControl) and not learning:
+            plain = contrast = plain - c.to(found[1]) @ run.contrasted(control, batch, torch.zeros_like(found[1]))
+        elif control is not None:
+            parts = run.contrasted(control, batch, found[2] if isinstance(control, NeighbourControl) else None)
             contrast = plain - c.to(parts) @ parts
-        size = sum(parameter.numel() for parameter in parameters)
+        size = sum(parameter.numel() for parameter in extras.parameters)
         if self._by_cost is None or self._by_cost.shape[1] != size:
-            return contrast, 0.0
-        if control is None:
-            return contrast, float((self._by_cost @ gradient_of(plain, parameters)).square().sum())
-        x, *y = (self._by_cost @ gradient_of(scalar, parameters) for scalar in (plain, *parts))
+            return surrogate, contrast, 0.0
+        if parts is None:
+            slope = self._by_cost @ gradient_of(plain, extras.parameters)
+            return surrogate, contrast, float(slope.square().sum())
+        x, *y = (self._by_cost @ gradient_of(scalar, extras.parameters) for scalar in (plain, *parts))
         noise = float((x - c @ torch.stack(y)).square().sum())
-        self._coefficients.learn(x, torch.stack(y), control.guess, noise)
-        return contrast, noise
+        if not extras.hold:
+            self._coefficients.learn(x, torch.stack(y), self._policy.guess, noise)
+        return surrogate, contrast, noise
 
     def _information(
         self,
         system: WhitenedSystem,
-        preconditioner: LowRankPlusIdentity | IdentityPreconditioner,
+        preconditioner: Preconditioner,
         batch: Batch,
         start: Tensor | None,
         extras: Extras,
@@ -242,7 +273,7 @@ class KrylovObjective:
             ends, tolerance = fixed(extras.iterations), extras.information
             run = conjugate_gradients(
                 system.matmul,
-                v,
+                preconditioner.whiten(v),
                 ends,
                 outputs,
                 preconditioner,
@@ -266,8 +297,8 @@ class KrylovObjective:
         return WhitenedSystem(make_from_form(form, self._operator), noise)
 
     def _prepared(
-        self, batch: Batch, pivots: torch.Generator
-    ) -> tuple[Batch, WhitenedSystem, LowRankPlusIdentity | IdentityPreconditioner, bool]:
+        self, batch: Batch, pivots: torch.Generator, keep: bool
+    ) -> tuple[Batch, WhitenedSystem, Preconditioner, bool]:
         """The batch in the precision that serves, its system, the preconditioner and whether that is new."""
         working = replace(batch, form=self._form(batch))
         system = self._system_of(working.form, batch.noise)
@@ -276,7 +307,7 @@ class KrylovObjective:
             working = replace(batch, form=self._form(batch))
             system = self._system_of(working.form, batch.noise)
         self._forget_other_systems(system)
-        return working, system, *self._upkeep.preconditioner(system, pivots, keep=self.frozen)
+        return working, system, *self._policy.preconditioner(system, pivots, keep)
 
     def _products_are_felt(self, system: WhitenedSystem, batch: Batch) -> bool:
         """Whether rounding in the products of this system is too much, so that float64 is to be taken instead. It is
@@ -287,7 +318,7 @@ class KrylovObjective:
         if expected <= _GROWTH * self._measured:
             return False
         self._measured, wide = expected, batch.form.widened() is not None
-        self._warned = warn_of_products(system, wide)
+        self._warned = warn_of_products(system, wide, lambda error: self._reach.felt(error, batch.form, batch.noise))
         return self._warned and wide
 
     def _form(self, batch: Batch) -> KernelForm:
@@ -296,7 +327,9 @@ class KrylovObjective:
         self._widenable = wide is not None
         if not self._warned:
             factor = 1.0 if wide is None else common_rounding(batch.form)
-            self._warned = warn_of_rounding(batch.limits(), wide is not None, factor)
+            self._warned = warn_of_rounding(
+                batch.limits(), wide is not None, factor, lambda error: self._reach.felt(error, batch.form, batch.noise)
+            )
         if wide is None or not self._warned:
             return batch.form
         self._warned_of_float64 = self._warned_of_float64 or warn_of_rounding(batch.limits(torch.float64))
@@ -307,7 +340,7 @@ class KrylovObjective:
         kind = (system.size, system.dtype, system.device)
         if self._kind is not None and self._kind != kind:
             if (self._kind[0], self._kind[2]) == (kind[0], kind[2]):
-                self._upkeep.forget()
+                self._policy.forget()
                 self._last_solve = None if self._last_solve is None else self._last_solve.to(system.dtype)
             else:
                 warned, beyond = self._warned, self._warned_of_float64
@@ -322,7 +355,7 @@ class KrylovObjective:
     def _run(
         self,
         system: WhitenedSystem,
-        preconditioner: LowRankPlusIdentity | IdentityPreconditioner,
+        preconditioner: Preconditioner,
         batch: Batch,
         generator: torch.Generator | None,
         most_iterations: int | None,
@@ -336,11 +369,11 @@ class KrylovObjective:
 
         kind = self._probe_kind()
         probes = draw_probes(kind, n, p, preconditioner, generator, system.dtype, system.device)
-        columns, value_columns = [remainder, probes.z], slice(1, 1 + p)
+        columns, value_columns = [preconditioner.whiten(remainder), probes.whitened], slice(1, 1 + p)
         if kind != "preconditioner":  # only probes of covariance P give log|A|: one more column, for the value alone
             extra = draw_probes("preconditioner", n, 1, preconditioner, generator, system.dtype, system.device)
-            columns, value_columns = [*columns, extra.z], slice(1 + p, 2 + p)
-        rhs = torch.cat(columns, dim=1)
+            columns, value_columns = [*columns, extra.whitened], slice(1 + p, 2 + p)
+        residual = torch.cat(columns, dim=1)
 
         truncation = settings.truncation
         if self.frozen and settings.name != "cg":
@@ -351,11 +384,11 @@ class KrylovObjective:
         outputs += [Output(1 + k, truncation.probes) for k in range(p)]
         result = conjugate_gradients(
             system.matmul,
-            rhs,
+            residual,
             weighting,
             outputs,
             preconditioner,
-            groups=[slice(0, 1), slice(1, rhs.shape[1])],
+            groups=[slice(0, 1), slice(1, residual.shape[1])],
             # The y-column is measured against n, the size of y^T (K + noise)^-1 y: a good start shows as progress.
             reference={0: float(n)},
             tolerance=settings.tolerance,
@@ -365,10 +398,3 @@ class KrylovObjective:
             recordings=self._recordings,
         )
         return KrylovRun(system, preconditioner, truncation, probes, value_columns, target, start, remainder, result)
-
-
-def _bilinear_loss(system: WhitenedSystem, u: Tensor, v: Tensor, solve: Tensor, batch: Batch) -> Tensor:
-    """sum u^T dA v + solve^T d residual as the gradient of a scalar; everything in whitened coordinates."""
-    u, v = system.whiten(u), system.whiten(v)  # dA = S dK S
-    noise_weights = (u.double() * v.double()).sum(1)
-    return surrogate_loss(system.operator.bilinear(u, v), noise_weights, system.whiten(solve[:, None])[:, 0], batch)

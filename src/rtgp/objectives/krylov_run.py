@@ -23,7 +23,10 @@ from rtgp.estimators import (
     quadratic_series,
     trace_vectors,
 )
-from rtgp.estimators.probes import ProbeSource
+from rtgp.objectives.protocol import Batch
+from rtgp.preconditioners import Control, Preconditioner
+from rtgp.preconditioners.neighbour_control import NeighbourControl
+from rtgp.preconditioners.trial import spread_of
 from rtgp.solvers import CGResult, WhitenedSystem
 from rtgp.solvers.lanczos import log_derivative_vectors
 from rtgp.truncation import SurvivalRule, Weighting, coupled_pair, fixed, roulette_variance, russian_roulette
@@ -59,7 +62,7 @@ class KrylovRun:
     """A finished run on A = S K S + I; everything in whitened coordinates."""
 
     system: WhitenedSystem
-    preconditioner: ProbeSource
+    preconditioner: Preconditioner
     truncation: Truncation
     probes: Probes
     value_columns: slice  # columns whose probes have covariance P
@@ -110,6 +113,38 @@ class KrylovRun:
         """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
         first, second, _ = self.y_solves()
         return gradient_vectors(trace_vectors(self.probes, self.result.solutions[:, 3:]), first, second)
+
+    def first_curvatures(self) -> Tensor:
+        """u^T A u = e^T B e of every probe of covariance P, (p,) on the CPU: the first direction is u itself."""
+        result = self.result
+        assert result.iterations > 0
+        return (result.squares[0] / result.gamma[0])[self.value_columns]
+
+    def spread(self) -> float:
+        """The mean of |B e - e|^2 / n over its probes of covariance P."""
+        return spread_of(self.result, self.value_columns)
+
+    def controlled(self, control: Control, batch: Batch) -> Tensor:
+        """(2,): what the control variate, taken as a whole, takes from the trace term; where M is dA itself, that
+        without its quadratics, which have gone with the trace term."""
+        weights, squares = self.trace_weights(), self.first_curvatures()
+        if isinstance(control, NeighbourControl):
+            return -control.centre(squares, weights, batch.form, batch.noise)
+        return control.losses(self.system, self.probes.dual, squares, weights, batch.form, batch.noise)
+
+    def contrasted(self, control: Control, batch: Batch, quadratics: Tensor | None) -> Tensor:
+        """(2,): the same for the contrast. quadratics: where M is dA itself, those of `contrast_control_vectors`."""
+        weights = self.contrast_weights()
+        squares = self.first_curvatures()[: len(weights)]
+        if isinstance(control, NeighbourControl) and quadratics is not None:
+            return quadratics - control.centre(squares, weights, batch.form, batch.noise)
+        duals = self.probes.dual[:, : len(weights)]
+        return control.losses(self.system, duals, squares, weights, batch.form, batch.noise)
+
+    def contrast_control_vectors(self) -> tuple[Tensor, Tensor]:
+        weights = self.contrast_weights()
+        duals = self.probes.dual[:, : len(weights)]
+        return duals * weights, duals
 
     def trace_weights(self) -> Tensor:
         """w (p,): the trace term of the gradient is sum_p w_p z_p^T C^-1 dA A^-1 z_p."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from rtgp.errors import RTGPError
 from rtgp.kernels import KernelForm
 from rtgp.solvers.system import PrecisionLimits
-
-State = dict[str, Tensor | float | int | bool]  # what an objective holds between calls
+from rtgp.state import State
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ class EstimateStats:
     frozen: int = 0  # columns that reached the working precision
     columns: int = 0  # right-hand sides in the run
     rank: int = 0  # of the preconditioner
+    neighbours: int = 0  # of the preconditioner
+    preconditioner_reason: str = ""  # why it has its shape; "" where that was asked for
     rebuilt: bool = False  # whether the preconditioner was made anew
     probe_kind: str = ""
     value_error: float = 0.0  # standard error of the value, over probes and truncations; 0: exact, NaN: not known
@@ -85,6 +86,7 @@ class Extras:
     information: float | None = None  # if their average-information matrix is wanted: the tolerance of its solves,
     iterations: int | None = 200  # unless they take more than that; None: as many as it takes
     most_iterations: int | None = None  # of the run itself; a longer one is given up with a ConvergenceError
+    hold: bool = False  # keep everything that is held between calls as it is, for draws that are used again
 
 
 class Objective(Protocol):

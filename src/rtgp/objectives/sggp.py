@@ -18,8 +18,8 @@ from torch import Tensor
 
 from rtgp.errors import NotPositiveDefiniteError, RTGPError, SettingError
 from rtgp.kernels.batches import inputs_of, small_blocks
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, State
-from rtgp.state import saved_tensor
+from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate
+from rtgp.state import State, saved_tensor
 
 NEIGHBOURS = 15  # the paper's
 

@@ -21,8 +21,9 @@ from rtgp.objectives.cholesky import CholeskyObjective
 from rtgp.objectives.fourier import estimate_of, make_spectrum, widened
 from rtgp.objectives.fourier_algebra import FourierLoss, FourierSystem, Loss, exact_operations
 from rtgp.objectives.ladder import Ladder, distribution
-from rtgp.objectives.protocol import Batch, Extras, LossEstimate, State
+from rtgp.objectives.protocol import Batch, Extras, LossEstimate
 from rtgp.objectives.term_sizes import TermSizes
+from rtgp.state import State
 from rtgp.truncation import estimate, single_sample
 
 

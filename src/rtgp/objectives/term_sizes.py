@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from rtgp.objectives.ladder import Ladder
-from rtgp.objectives.protocol import State
-from rtgp.state import saved_count, saved_tensor
+from rtgp.state import State, saved_count, saved_tensor
 
 _MOST_CALLS = 2**53  # that a count in a checkpoint is believed
 _MEMORY = 0.1  # weight of the latest measurement, once there are as many as its inverse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from torch import Tensor
 from rtgp.kernels.forms import Gradients, KernelForm, Scaled, unique
 from rtgp.operators.product import wide_product
 from rtgp.operators.protocol import CrossOperator, attach_gradients, columns, tiles
+
+Weight = Callable[[slice, slice], Tensor]  # a symmetric matrix by its blocks
 
 
 class BlockOperator(ABC):
@@ -82,25 +84,42 @@ class BlockOperator(ABC):
         """The rows that `derivative_matmul` computes."""
         return tiles(slice(0, self.form.size), self.tile)
 
-    def contract(self, weight: Callable[[slice, slice], Tensor]) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        gradients = self._unit.zero_gradients()
+    def contract(self, weight: Weight) -> Tensor:
+        return self._contracted([weight])[0]
+
+    def _contracted(self, weights: Sequence[Weight]) -> list[Tensor]:
+        """`contract` of every weight, in one pass over the tiles."""
+        totals = [torch.zeros((), dtype=torch.float64, device=self.device) for _ in weights]
+        gradients = [self._unit.zero_gradients() for _ in weights]
         differentiable = any(t.requires_grad for t in self._unit.tensors)
         for rows, cols, times in self._counted_tiles():
-            block, w = self._block(rows, cols), weight(rows, cols)
-            total += torch.sum(w * block, dtype=torch.float64) * times
+            block, parts = self._block(rows, cols), [weight(rows, cols) for weight in weights]
+            for total, part in zip(totals, parts, strict=True):
+                total += torch.sum(part * block, dtype=torch.float64) * times
             if differentiable:
-                self._unit.pullback(rows, cols, w * (times * self._scale), gradients, block)
-        total, gradients = self._summed(total, gradients)
-        if isinstance(self.form, Scaled):
-            return attach_gradients(total * self._scale, self.form.tensors, [total, *gradients])
-        return attach_gradients(total, self.form.tensors, gradients)
+                scaled = [part * (times * self._scale) for part in parts]
+                self._unit.pullbacks(rows, cols, scaled, gradients, block)
+        found = []
+        for total, own in zip(totals, gradients, strict=True):
+            whole, summed = self._summed(total, own)
+            if isinstance(self.form, Scaled):
+                found.append(attach_gradients(whole * self._scale, self.form.tensors, [whole, *summed]))
+            else:
+                found.append(attach_gradients(whole, self.form.tensors, summed))
+        return found
 
     def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.bilinears([(u, v)])[0]
+
+    def bilinears(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        return self._contracted([self._outer(u, v) for u, v in pairs])
+
+    def _outer(self, u: Tensor, v: Tensor) -> Weight:
+        """The symmetric part of sum_r u_r v_r^T, block by block."""
         u, v = (columns(w, self.form.size) for w in (u, v))
-        left = torch.cat([u, v], dim=1) * 0.5  # (n, 2r): the symmetric part of sum_r u_r v_r^T
+        left = torch.cat([u, v], dim=1) * 0.5  # (n, 2r)
         right = torch.cat([v, u], dim=1).T.contiguous()
-        return self.contract(lambda rows, cols: left[rows] @ right[:, cols])
+        return lambda rows, cols: left[rows] @ right[:, cols]
 
     def diagonal(self) -> Tensor:
         return self.form.diagonal()

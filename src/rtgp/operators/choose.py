@@ -23,7 +23,7 @@ from rtgp.operators.triton import SUPPORTED, HalfOperator, TritonOperator, half_
 
 _log = logging.getLogger("rtgp")
 
-_TILE = {"cpu": 1024, "cuda": 4096}
+_TILE = {"cpu": 512, "cuda": 4096}  # a CPU keeps a few tiles of float64 in its cache
 MEMORY_FRACTION = 0.6  # of what is free: the rest is for the preconditioner, the solver and the caller
 
 

@@ -26,6 +26,11 @@ class KernelOperator(Protocol):
     def device(self) -> torch.device: ...
 
     @property
+    def form(self) -> KernelForm:
+        """The kernel that it is made of."""
+        ...
+
+    @property
     def hyperparameters(self) -> tuple[Tensor, ...]:
         """The trainable kernel parameters, in the order of `derivative_matmul`."""
         ...
@@ -49,6 +54,10 @@ class KernelOperator(Protocol):
 
     def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
         """sum_r u_r^T K v_r as a float64 scalar, differentiable in the hyperparameters and inputs (not in u, v)."""
+        ...
+
+    def bilinears(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """`bilinear` of every pair, in one pass over K where that is cheaper."""
         ...
 
     def contract(self, weight: Callable[[slice, slice], Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ of the right-hand sides travels with every product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -57,10 +57,10 @@ class ShardedOperator(BlockOperator):
     def _gathered(self, own: Tensor, v: Tensor) -> Tensor:
         return self.group.gather_rows(own, self.form.size, checksum(v))
 
-    def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
+    def bilinears(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
         if self.group.size == 1 and self.local == "triton":  # one rank has all rows, for which there is a fused kernel
-            return TritonOperator(self.form, self.tile).bilinear(u, v)
-        return super().bilinear(u, v)
+            return TritonOperator(self.form, self.tile).bilinears(pairs)
+        return super().bilinears(pairs)
 
     def _counted_tiles(self) -> Iterator[tuple[slice, slice, float]]:
         for rows in tiles(self.own, self.tile):

@@ -16,7 +16,7 @@ from torch import Tensor
 from rtgp import truncation
 from rtgp.errors import InputError, UnsupportedModelError
 from rtgp.methods import METHODS
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky
 
 Description = dict[str, Any]
 
@@ -55,6 +55,9 @@ _SETTINGS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         *METHODS.values(),
+        Automatic,
+        LowRankAndNeighbours,
+        Neighbours,
         PivotedCholesky,
         truncation.ExponentialDecay,
         truncation.Fixed,

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from rtgp.errors import InputError, UnsupportedModelError
 from rtgp.modelling.fitting import Model
 from rtgp.modelling.model import RegressionModel, make_likelihood
 from rtgp.models import ExpertsModel, VariationalModel
+from rtgp.objectives.reading import known_noise, own_data
 from rtgp.persistence.description import load_state, state_without_priors
 
 EXACT, VARIATIONAL, EXPERTS = "exact", "variational", "experts"
@@ -34,11 +34,11 @@ def one_of(model: Model) -> Any:
 def describe_model(model: Model) -> tuple[str, dict[str, Any], Tensors]:
     """(family, facts, tensors) of a trained model."""
     if isinstance(model, VariationalModel):
-        known = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
+        noise = known_noise(model.likelihood)
         tensors = _state(state_without_priors(model))
-        if known:
-            tensors["noise"] = model.likelihood.noise
-        return VARIATIONAL, {"noise_is_known": known, "jitter": model.jitter}, tensors
+        if noise is not None:
+            tensors["noise"] = noise
+        return VARIATIONAL, {"noise_is_known": noise is not None, "jitter": model.jitter}, tensors
     if isinstance(model, ExpertsModel):
         if len(model) > MOST_EXPERTS:
             raise UnsupportedModelError(
@@ -75,10 +75,12 @@ def make_model(
 
 
 def _describe_exact(model: Any) -> Tensors:
-    tensors = {"train_inputs": model.train_inputs[0], "train_targets": model.train_targets}
+    x, y = own_data(model)
+    tensors = {"train_inputs": x, "train_targets": y}
     tensors |= _state(state_without_priors(model))
-    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        tensors["noise"] = model.likelihood.noise
+    noise = known_noise(model.likelihood)
+    if noise is not None:
+        tensors["noise"] = noise
     return tensors
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.solvers import Preconditioner
+from rtgp.preconditioners import Preconditioner
 
 
 @dataclass

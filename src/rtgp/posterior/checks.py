@@ -5,43 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from rtgp.errors import InputError, UnsupportedModelError
-
-
-def check_model(model: Any, likelihood: Any) -> None:
-    if not isinstance(likelihood, (GaussianLikelihood, FixedNoiseGaussianLikelihood)):
-        raise UnsupportedModelError(
-            "Expected a GaussianLikelihood or a FixedNoiseGaussianLikelihood. "
-            f"Got {type(likelihood).__name__}: call posterior(model, likelihood), in this order, with Gaussian noise."
-        )
-    if not isinstance(model, torch.nn.Module) or not all(hasattr(model, a) for a in ("train_inputs", "train_targets")):
-        raise UnsupportedModelError(
-            f"Expected a GPyTorch model that holds its training data (gpytorch.models.ExactGP). "
-            f"Got {type(model).__name__}: call posterior(model, likelihood), in this order."
-        )
+from rtgp.errors import InputError
+from rtgp.objectives.reading import held_inputs, noise_level
 
 
 def check_training_inputs(model: Any) -> Tensor:
-    """The training inputs, (n, d)."""
-    inputs = model.train_inputs
-    if not inputs or model.train_targets is None:
-        raise InputError(
-            "Expected a model with training data. Got one without: model.set_train_data(X, y) gives it some."
-        )
-    if len(inputs) != 1:
-        raise UnsupportedModelError(
-            f"Expected a model of one tensor of inputs. Got {len(inputs)}: put them side by side in one tensor and "
-            "take them apart in the model's forward."
-        )
-    x: Tensor = inputs[0] if inputs[0].ndim != 1 else inputs[0][:, None]
-    if x.ndim != 2 or x.shape[0] == 0:
-        raise UnsupportedModelError(
-            f"Expected training inputs of shape (n, d) with n > 0. Got {tuple(x.shape)}; batches of models are not "
-            "supported: predict from one at a time."
-        )
+    """The training inputs, (n, d), as the model holds them in eval mode."""
+    x = held_inputs(model)
     _require_finite("training inputs", x)
     return x
 
@@ -57,7 +29,7 @@ def check_targets(y: Tensor, mean: Tensor) -> Tensor:
 
 def check_noise(likelihood: Any, n: int) -> Tensor:
     """The noise variances of the training points, (n,) float64."""
-    noise: Tensor = likelihood.noise.detach().double()
+    noise = noise_level(likelihood).double()
     if noise.numel() != 1 and noise.shape != (n,):
         raise InputError(
             f"Expected one noise variance, or one for each of the {n} training points. Got shape {tuple(noise.shape)}: "
@@ -90,28 +62,6 @@ def check_new_inputs(x: object, d: int) -> Tensor:
         raise InputError(f"Expected at least one point to predict at. Got an empty tensor of shape {tuple(x.shape)}.")
     _require_finite("inputs", x)
     return x
-
-
-def check_new_noise(likelihood: Any, noise: Tensor | float | None, m: int) -> Tensor:
-    """The noise variances of new observations, () or (m,) float64."""
-    if isinstance(likelihood, GaussianLikelihood):
-        if noise is not None:
-            raise InputError("Expected no 'noise' with a GaussianLikelihood, whose own noise is used. Leave it out.")
-        own: Tensor = likelihood.noise.detach().double().reshape(())
-        return own
-    if noise is None:
-        raise InputError(
-            "The noise of new observations is not known: the likelihood has one known variance for each training "
-            "point. Pass theirs, include_noise=True, noise=..., a number or one for each new point."
-        )
-    given = torch.as_tensor(noise, dtype=torch.float64).detach()
-    if given.shape not in ((), (m,)) or not bool(((given >= 0) & torch.isfinite(given)).all()):
-        raise InputError(
-            f"Expected 'noise' as one variance or {m} of them, none negative, all finite. Got shape "
-            f"{tuple(given.shape)} and values from {float(given.min()):.3g} to {float(given.max()):.3g}."
-        )
-    second = torch.as_tensor(likelihood.second_noise, dtype=torch.float64).detach().reshape(-1)  # learned, or 0
-    return given + second.to(given.device).sum()
 
 
 def _require_finite(what: str, x: Tensor) -> None:

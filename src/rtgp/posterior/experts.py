@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rtgp.distributed import checksum
 from rtgp.errors import UnsupportedModelError
+from rtgp.objectives.reading import held_inputs
 from rtgp.operators import group_for
 from rtgp.posterior.marginal import MarginalPosterior
 from rtgp.posterior.predict import Posterior
@@ -41,8 +42,7 @@ class ExpertsPosterior(MarginalPosterior):
             expert.release()
 
     def _reference(self) -> Tensor:
-        inputs: Tensor = self.model.experts[0].train_inputs[0]
-        return inputs
+        return held_inputs(self.model.experts[0])
 
     def _marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # Ranks that ask about other points are found before their answers are added.

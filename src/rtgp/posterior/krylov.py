@@ -16,7 +16,14 @@ from torch import Tensor
 from rtgp.errors import ConvergenceError
 from rtgp.posterior.block_cg import Progress, block_cg
 from rtgp.posterior.solver import Solution, columns_within
-from rtgp.solvers import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+from rtgp.preconditioners import Identity, LowRank, PivotedCholesky, Preconditioner
+from rtgp.preconditioners.build import build
+from rtgp.preconditioners.nearest import coordinates
+from rtgp.preconditioners.pivoted_cholesky import factor_of
+from rtgp.preconditioners.policy import PolicySettings
+from rtgp.preconditioners.shape import Shape
+from rtgp.preconditioners.trial import TrialSettings, tried
+from rtgp.solvers import WhitenedSystem
 
 _ROUNDS = 4  # of refinement from the true residual, where rounding has parted it from the recurrence
 _RIGHT_HAND_SIDES = 64  # the preconditioner serves the mean and many variances: its rank is sqrt(2 n 64)
@@ -34,16 +41,31 @@ class KrylovSolver:
     def __init__(self, system: WhitenedSystem, tolerance: float, generator: torch.Generator) -> None:
         self._system, self._tolerance = system, tolerance
         n = system.size
-        # Five products with L in each iteration: from n / 8 columns on they cost more than they save.
+        # Four products with L in each iteration: from n / 8 columns on they cost more than they save.
         most = min(max(16, n // 8), max(8, _PRECONDITIONER_BYTES * system.group.size // (3 * 8 * n)))
         settings = PivotedCholesky(min(PivotedCholesky().rank_for(n, _RIGHT_HAND_SIDES), most))
-        factor = system.factor(settings, _RIGHT_HAND_SIDES, generator)
-        self._preconditioner = (
-            LowRankPlusIdentity(factor, system.dtype, system.group, n) if factor.shape[1] else IdentityPreconditioner()
+        factor = factor_of(system, settings, _RIGHT_HAND_SIDES, generator)
+        self._preconditioner: Preconditioner = (
+            LowRank(factor, system.dtype, system.group, n) if factor.shape[1] else Identity(n)
         )
         self.rank = factor.shape[1]
+        self._generator = generator
+        self._cheapest: Preconditioner | None = None  # for solves; made with the first
         self.error = 0.0  # the largest bound of a variance's relative error so far
         self._limit = max(1000, n)
+
+    def _for_means(self) -> Preconditioner:
+        """Any P serves a solve whose residual is looked at: the one with the cheapest iterations. A variance needs the
+        low rank, whose bound it states."""
+        if self._cheapest is None:
+            system, generator = self._system, self._generator
+            candidates = [self._preconditioner]
+            if coordinates(system.operator.form) is not None:  # neighbours are then cheap to find
+                count = min(PolicySettings().counts[0], max(1, system.size - 1))
+                candidates.append(build(Shape(0, count), system, generator).preconditioner)
+            trials = [tried(one, system, generator, TrialSettings()) for one in candidates]
+            self._cheapest = min(zip(trials, candidates, strict=True), key=lambda pair: pair[0].iterations)[1]
+        return self._cheapest
 
     def solve(self, rhs: Tensor) -> Solution:
         """Every column to |b - A x| <= tolerance |b|, aiming at a tenth of it."""
@@ -54,7 +76,7 @@ class KrylovSolver:
 
         x, remainder, iterations = torch.zeros_like(rhs), rhs, 0
         for _ in range(_ROUNDS):
-            step, count = block_cg(self._system.matmul, remainder, self._preconditioner, finished, self._limit)
+            step, count = block_cg(self._system.matmul, remainder, self._for_means(), finished, self._limit)
             x, iterations = x + step, iterations + count
             remainder = rhs - self._system.matmul(x)
             left = remainder.square().sum(0, dtype=torch.float64)

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import SettingError
+from rtgp.objectives.reading import noise_of_new
 from rtgp.posterior import sampling
-from rtgp.posterior.checks import check_new_inputs, check_new_noise
+from rtgp.posterior.checks import check_new_inputs
 from rtgp.posterior.prior import evaluating
 
 
 def added_noise(likelihood: Any, include: bool, noise: Tensor | float | None, m: int) -> Tensor:
     """What to add to the variances of m points, () or (m,) float64."""
     if include:
-        return check_new_noise(likelihood, noise, m)
+        return noise_of_new(likelihood, noise, m)
     if noise is not None:
         raise SettingError("The 'noise' parameter belongs to include_noise=True. Pass both, or neither.")
     return torch.zeros((), dtype=torch.float64)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.memory import enough_memory
+from rtgp.objectives.reading import check_model, own_data
 from rtgp.operators import CrossOperator, group_for
 from rtgp.operators.protocol import tiles
 from rtgp.posterior import sampling
-from rtgp.posterior.checks import check_model, check_new_inputs
+from rtgp.posterior.checks import check_new_inputs
 from rtgp.posterior.marginal import added_noise, check_count
 from rtgp.posterior.prior import evaluating
 from rtgp.posterior.ready import Ready, make_ready
@@ -28,7 +29,7 @@ class Posterior:
     call computes everything anew."""
 
     def __init__(self, model: Any, likelihood: Any, settings: PosteriorSettings) -> None:
-        check_model(model, likelihood)
+        check_model(model, likelihood, "rtgp.posterior(model, likelihood)")
         self.model, self.likelihood, self.settings = model, likelihood, settings
         self._ready: Ready | None = None
         with evaluating(model):
@@ -95,7 +96,7 @@ class Posterior:
                 self._ready = now = None  # type: ignore[assignment]  # its memory, before more is taken
                 self._ready = make_ready(self.model, self.likelihood, self.settings, allow_float32=False)
                 result = compute(self._ready, X)
-            return result.to(X.device, self.model.train_targets.dtype)
+            return result.to(X.device, own_data(self.model)[1].dtype)
 
     def _now(self) -> Ready:
         """Made anew if the model has changed. Within `evaluating`."""

@@ -6,12 +6,12 @@ no rows were held out. Slightly optimistic, for the hyperparameters have seen ev
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
 import torch
 
+from rtgp.objectives.reading import copied, own_data, read
 from rtgp.report.content import Array, Predictions
 
 UP_TO = 8000  # points: a gigabyte for the matrix and its inverse
@@ -22,14 +22,15 @@ def leave_one_out(model: Any, y: Array) -> Predictions | None:
     if len(y) > UP_TO:
         return None
     # A copy in float64: the caller's model stays as it is, in eval mode.
-    exact = copy.deepcopy(model).cpu().double()
-    exact.train()
+    exact = copied(model)[0].cpu().double().train()
     with torch.no_grad():
-        prior = exact.likelihood(exact(*exact.train_inputs), exact.train_inputs)
-        K_hat = prior.covariance_matrix  # (n, n)
+        batch = read(exact, exact.likelihood)
+        everything = slice(0, batch.form.size)
+        K_hat = batch.form.block(everything, everything)  # (n, n)
+        K_hat.diagonal().add_(batch.noise)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(K_hat))
-        targets = exact.train_targets
-        weights = inverse @ (targets - prior.mean)
+        targets = own_data(exact)[1]
+        weights = inverse @ batch.residual
         variance = 1.0 / inverse.diagonal()  # Eq. 5.12
         mean = targets - weights * variance  # Eq. 5.11
     scale = float(np.std(y)) / float(targets.std(correction=0))

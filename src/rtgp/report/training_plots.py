@@ -26,6 +26,7 @@ PROGRESS = frozenset(
         "truncation_second",
         "truncation_probes",
         "rank",
+        "neighbours",
         "rebuilt",
         "learning_rate",
         "seconds",

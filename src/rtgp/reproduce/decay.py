@@ -15,9 +15,10 @@ from rtgp.modelling.model import RegressionModel
 from rtgp.objectives import Batch
 from rtgp.objectives.fourier_algebra import FourierSystem
 from rtgp.objectives.ladder import Ladder
+from rtgp.preconditioners import Identity
 from rtgp.reproduce import series
 from rtgp.reproduce.statistics import slope
-from rtgp.solvers import IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.truncation import TruncationDistribution, russian_roulette
 
 
@@ -64,9 +65,7 @@ def gradient_efficiency(law: TruncationDistribution, matrix: Tensor, derivative:
     # U = S_k ends draw k at J = k: every possible solve, in one run of the solver.
     weighting = russian_roulette(law, length, uniforms=survival.tolist())
     outputs = [Output(0, k) for k in range(length)]
-    result = conjugate_gradients(
-        lambda v: matrix @ v, y[:, None], weighting, outputs, IdentityPreconditioner(), tolerance=series.END
-    )
+    result = conjugate_gradients(lambda v: matrix @ v, y[:, None], weighting, outputs, Identity(), tolerance=series.END)
     pairs = result.solutions.T @ derivative @ result.solutions  # (H, H)
     probability = _probabilities(law, length)
     mean = float(probability @ pairs @ probability)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky, Method
-from rtgp.solvers import PivotedCholesky
+from rtgp.preconditioners import PivotedCholesky
 from rtgp.truncation import ExponentialDecay
 
 

@@ -17,7 +17,8 @@ from rtgp.estimators.probes import random_signs
 from rtgp.methods import Method
 from rtgp.modelling.model import RegressionModel
 from rtgp.objectives import KrylovObjective
-from rtgp.solvers import IdentityPreconditioner, Output, conjugate_gradients
+from rtgp.preconditioners import Identity
+from rtgp.solvers import Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 BLOCK = 1000  # probes in one run
@@ -53,7 +54,7 @@ def increments(matrix: Tensor, y: Tensor, probes: Tensor) -> Increments:
     outputs = [Output(0, None)]
     rhs = torch.cat([y[:, None], probes], dim=1)
     result = conjugate_gradients(
-        lambda v: matrix @ v, rhs, fixed(None), outputs, IdentityPreconditioner(), tolerance=END, max_iterations=10**5
+        lambda v: matrix @ v, rhs, fixed(None), outputs, Identity(), tolerance=END, max_iterations=10**5
     )
     return Increments(log_det_series(result, slice(1, None)), quadratic_series(result, 0))
 

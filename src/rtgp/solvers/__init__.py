@@ -1,20 +1,17 @@
-"""Linear algebra: conjugate gradients as a series, preconditioners, Lanczos quadrature, Cholesky."""
+"""Linear algebra: the system in units of its noise, conjugate gradients as a series, Lanczos quadrature, Cholesky."""
 
 from rtgp.solvers.cg import Output, conjugate_gradients
-from rtgp.solvers.preconditioner import IdentityPreconditioner, LowRankPlusIdentity, PivotedCholesky, Preconditioner
 from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.solvers.system import WhitenedSystem
+from rtgp.solvers.whitening import Whitening
 
 __all__ = [
     "CGResult",
     "CGStatus",
-    "IdentityPreconditioner",
-    "LowRankPlusIdentity",
     "Output",
-    "PivotedCholesky",
-    "Preconditioner",
     "Recordings",
     "WhitenedSystem",
+    "Whitening",
     "conjugate_gradients",
 ]

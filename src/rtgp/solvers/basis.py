@@ -7,32 +7,29 @@ from torch import Tensor
 
 
 class KrylovBasis:
-    """Normalised residuals r_j and P^-1 r_j of every column: r_i^T P^-1 r_j = 1{i = j}."""
+    """Normalised whitened residuals rho_j of every column: rho_i^T rho_j = 1{i = j}."""
 
     def __init__(self, n: int, r: int, like: Tensor) -> None:
         self._residuals = like.new_empty(32, n, r)
-        self._conditioned = like.new_empty(32, n, r)
         self._count = 0
 
-    def append(self, residual: Tensor, conditioned: Tensor, squares: Tensor) -> None:
-        """squares: r^T P^-1 r per column; a column with none left contributes a zero vector."""
+    def append(self, residual: Tensor, squares: Tensor) -> None:
+        """squares: |rho|^2 per column; a column with none left contributes a zero vector."""
         if self._count == self._residuals.shape[0]:
             self._residuals = torch.cat([self._residuals, torch.empty_like(self._residuals)])
-            self._conditioned = torch.cat([self._conditioned, torch.empty_like(self._conditioned)])
         norm = torch.where(squares > 0, squares.clamp_min(1e-300).rsqrt(), 0.0).to(residual.dtype)
         torch.mul(residual, norm, out=self._residuals[self._count])
-        torch.mul(conditioned, norm, out=self._conditioned[self._count])
         self._count += 1
 
     def orthogonalise(self, residual: Tensor) -> None:
         """Remove, in place and twice, what rounding has brought back of earlier residuals."""
-        residuals, conditioned = self._residuals[: self._count], self._conditioned[: self._count]
+        residuals = self._residuals[: self._count]
         for _ in range(2):
-            overlap = torch.einsum("jnr,nr->jr", conditioned, residual)
+            overlap = torch.einsum("jnr,nr->jr", residuals, residual)
             residual -= torch.einsum("jnr,jr->nr", residuals, overlap)
 
     def lanczos_vectors(self, columns: slice) -> Tensor:
-        """P^-1/2 q_j for the Lanczos vectors q_j of P^-1/2 A P^-1/2, (J, n, k): their signs alternate."""
-        signs = self._conditioned.new_ones(self._count)
+        """The Lanczos vectors q_j of B = F^-1 A F^-T, (J, n, k): their signs alternate."""
+        signs = self._residuals.new_ones(self._count)
         signs[1::2] = -1.0
-        return self._conditioned[: self._count, :, columns] * signs[:, None, None]
+        return self._residuals[: self._count, :, columns] * signs[:, None, None]

@@ -3,6 +3,9 @@
 A^-1 B = sum_j gamma_j d_j (Eq. 3 of the paper). What is returned are weighted sums of those increments, the weights
 coming from `rtgp.truncation`: plain CG, Russian roulette with any survival rule, or a run to the end differ in that
 argument alone.
+
+The residual lives in whitened coordinates, where it begins as F^-1 B, or as e for a probe F e; directions and solutions
+live in the original ones.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
 from rtgp.operators.triton.availability import usable
 from rtgp.solvers.basis import KrylovBasis
 from rtgp.solvers.iteration import Chunk, Iteration, Told
-from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
+from rtgp.solvers.whitening import Whitening
 from rtgp.truncation import Weighting
 
 # A column whose ratio sqrt(r^T P^-1 r / reference) is below this has reached the working precision: its series ends.
@@ -39,10 +42,10 @@ class Output:
 
 def conjugate_gradients(
     matmul: Callable[[Tensor], Tensor],
-    rhs: Tensor,  # (n, r)
+    residual: Tensor,  # (n, r): F^-1 B
     weighting: Weighting,
     outputs: Sequence[Output],
-    preconditioner: Preconditioner,
+    preconditioner: Whitening,
     *,
     groups: Sequence[slice] | None = None,
     reference: Mapping[int, float] | None = None,
@@ -65,27 +68,27 @@ def conjugate_gradients(
     if recordings is None:
         with Recordings() as own:
             return conjugate_gradients(
-                matmul, rhs, weighting, outputs, preconditioner, groups=groups, reference=reference,
+                matmul, residual, weighting, outputs, preconditioner, groups=groups, reference=reference,
                 tolerance=tolerance, keep_basis=keep_basis, max_iterations=max_iterations, chunk=chunk, recordings=own,
             )  # fmt: skip
-    n, r = rhs.shape
+    n, r = residual.shape
     groups = [slice(0, r)] if groups is None else groups
-    scale = _extreme_scale(rhs)
+    scale = _extreme_scale(residual)
     if scale is not None:
-        rhs = rhs / scale.to(rhs)
+        residual = residual / scale.to(residual)
         reference = {k: value / float(scale[k]) ** 2 for k, value in (reference or {}).items()}
     limit = max(1000, n) if max_iterations is None else max_iterations
-    precision = WORKING_PRECISION[rhs.dtype] if tolerance is None else tolerance
-    columns = torch.tensor([output.column for output in outputs], device=rhs.device)
-    basis = KrylovBasis(n, r, rhs) if keep_basis is not None else None
-    size = 1 if basis is not None else chunk or _CHUNK.get(rhs.device.type, 1)
+    precision = WORKING_PRECISION[residual.dtype] if tolerance is None else tolerance
+    columns = torch.tensor([output.column for output in outputs], device=residual.device)
+    basis = KrylovBasis(n, r, residual) if keep_basis is not None else None
+    size = 1 if basis is not None else chunk or _CHUNK.get(residual.device.type, 1)
 
     run: Iteration
-    if size > 1 and usable(rhs.device):
-        run = recordings.start(matmul, rhs, preconditioner, precision, groups, reference or {}, size)
+    if size > 1 and usable(residual.device):
+        run = recordings.start(matmul, residual, preconditioner, precision, groups, reference or {}, size)
     else:
-        run = Iteration(matmul, rhs, preconditioner, precision, groups, reference or {}, basis)
-    solutions = rhs.new_zeros(n, len(outputs))
+        run = Iteration(matmul, residual, preconditioner, precision, groups, reference or {}, basis)
+    solutions = residual.new_zeros(n, len(outputs))
     tables: list[Tensor] = []  # of the iterations that count
     weights: list[tuple[float, ...]] = []
     proxy, active = run.first_proxy, run.first_active
@@ -107,17 +110,18 @@ def conjugate_gradients(
                 raise ConvergenceError(
                     f"Conjugate gradients did not reach the working precision in {limit} iterations (error ratio "
                     f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
-                    f"preconditioner of higher rank{'' if rhs.dtype == torch.float64 else ', or float64'}."
+                    f"preconditioner of higher rank{'' if residual.dtype == torch.float64 else ', or float64'}."
                 )
             if queued is None or told is None:
                 queued = ahead or run.advance(size)
                 ahead = run.advance(size) if run.expects(len(weights) + 2 * size) else None
                 told = queued.told()
             if not told.positive(used):
-                remedy = "Add" if rhs.dtype == torch.float64 else "Use float64, or add"
+                remedy = "Add" if residual.dtype == torch.float64 else "Use float64, or add"
                 raise NotPositiveDefiniteError(
-                    f"The matrix is not positive definite in {rhs.dtype} (iteration {len(weights) + 1} of conjugate "
-                    f"gradients met a direction of no positive curvature). {remedy} noise or jitter to the diagonal."
+                    f"The matrix is not positive definite in {residual.dtype} (iteration {len(weights) + 1} of "
+                    f"conjugate gradients met a direction of no positive curvature). {remedy} noise or jitter to the "
+                    "diagonal."
                 )
             proxy, active = told.proxy(used), told.active(used)
             weights.append(drawn)
@@ -126,10 +130,15 @@ def conjugate_gradients(
             tables.append(told.table[:used])
             factors = [_factors(told.gamma(j), w, outputs) for j, w in enumerate(weights[-used:])]
             # Not waiting: the chunk ahead is at work.
-            weighted = torch.tensor(factors, dtype=rhs.dtype).to(rhs.device, non_blocking=True)  # (used, outputs)
+            weighted = torch.tensor(factors, dtype=residual.dtype).to(
+                residual.device, non_blocking=True
+            )  # (used, outputs)
             solutions += (queued.direction[:used, :, columns] * weighted[:, None]).sum(0)
     run.ended(len(weights))
 
+    vectors = None
+    if basis is not None and keep_basis is not None:
+        vectors = torch.stack([preconditioner.conditioned(q)[0] for q in basis.lanczos_vectors(keep_basis)])
     whole = Told(torch.cat([Told.nothing(r), *tables]))
     squares = torch.cat([run.first_squares[None], whole.squares])
     if scale is not None:
@@ -146,19 +155,19 @@ def conjugate_gradients(
         residual=proxy,
         frozen=r - active,
         truncations=tuple(weighting.truncations),
-        basis=basis.lanczos_vectors(keep_basis) if basis is not None and keep_basis is not None else None,
+        basis=vectors,
     )
 
 
-def _extreme_scale(rhs: Tensor) -> Tensor | None:
+def _extreme_scale(residual: Tensor) -> Tensor | None:
     """(r,) powers of two that bring columns of an extreme size near 1; None where no column has one.
 
     The recurrence is linear, but its scalars are quadratic in the right-hand side: of a column of 1e-25 they underflow
     in float32, and d^T A d = 0 looks like a matrix that is not definite. A power of two changes no digit.
     """
-    size = rhs.detach().abs().amax(0).double().cpu()
+    size = residual.detach().abs().amax(0).double().cpu()
     exponent = torch.frexp(size).exponent
-    extreme = (size > 0) & torch.isfinite(size) & (exponent.abs() > _EXTREME[rhs.dtype])
+    extreme = (size > 0) & torch.isfinite(size) & (exponent.abs() > _EXTREME[residual.dtype])
     if not bool(extreme.any()):
         return None
     return torch.where(extreme, torch.ldexp(torch.ones_like(size), exponent), 1.0)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rtgp.solvers.iteration import Chunk, Iteration, Told
-from rtgp.solvers.preconditioner import Preconditioner
 from rtgp.solvers.recorder import CudaRecorder, Recorder
 from rtgp.solvers.replays import Replays
+from rtgp.solvers.whitening import Whitening
 
 _AHEAD = 2**16  # rows up to which a card is done with a chunk before the host has looked at it
 
@@ -26,8 +26,8 @@ class FusedIteration(Iteration):
     def __init__(
         self,
         matmul: Callable[[Tensor], Tensor],
-        rhs: Tensor,
-        preconditioner: Preconditioner,
+        residual: Tensor,
+        preconditioner: Whitening,
         precision: float,
         groups: Sequence[slice],
         reference: Mapping[int, float],
@@ -36,28 +36,28 @@ class FusedIteration(Iteration):
     ) -> None:
         from rtgp.solvers.recurrence import Recurrence
 
-        super().__init__(matmul, rhs, preconditioner, precision, groups, reference, None)
+        super().__init__(matmul, residual, preconditioner, precision, groups, reference, None)
         self._count, self._next, self._expected = count, 0, 0
         self._compiled = False
         self._floor = self._scale * precision**2
-        self._recurrence = Recurrence(rhs, self._scale, self._floor, groups)
-        halves = 2 if rhs.shape[0] <= _AHEAD else 1
-        self._halves = [_Half(count, rhs) for _ in range(halves)]
-        if recorder is None and rhs.is_cuda:
-            recorder = CudaRecorder(rhs.device)
+        self._recurrence = Recurrence(residual, self._scale, self._floor, groups)
+        halves = 2 if residual.shape[0] <= _AHEAD else 1
+        self._halves = [_Half(count, residual) for _ in range(halves)]
+        if recorder is None and residual.is_cuda:
+            recorder = CudaRecorder(residual.device)
         self._replays = Replays(recorder)
         self._place(self)
 
-    def works_on(self, matmul: Callable[[Tensor], Tensor], preconditioner: Preconditioner) -> bool:
+    def works_on(self, matmul: Callable[[Tensor], Tensor], preconditioner: Whitening) -> bool:
         return matmul == self._matmul and preconditioner is self._preconditioner
 
-    def fits(self, rhs: Tensor, precision: float, groups: Sequence[slice], count: int) -> bool:
+    def fits(self, residual: Tensor, precision: float, groups: Sequence[slice], count: int) -> bool:
         mine = (self._residual.shape, self._residual.dtype, self._precision, list(self._groups), self._count)
-        return mine == (rhs.shape, rhs.dtype, precision, list(groups), count)
+        return mine == (residual.shape, residual.dtype, precision, list(groups), count)
 
-    def restart(self, rhs: Tensor, reference: Mapping[int, float]) -> None:
+    def restart(self, residual: Tensor, reference: Mapping[int, float]) -> None:
         """From the beginning, with other right-hand sides of the same shape."""
-        fresh = Iteration(self._matmul, rhs, self._preconditioner, self._precision, self._groups, reference, None)
+        fresh = Iteration(self._matmul, residual, self._preconditioner, self._precision, self._groups, reference, None)
         self._residual.copy_(fresh._residual)
         self._scale.copy_(fresh._scale)
         torch.mul(self._scale, self._precision**2, out=self._floor)
@@ -101,9 +101,10 @@ class FusedIteration(Iteration):
             direction = half.directions[j]
             product = self._matmul(direction)
             self._recurrence.descend(
-                direction, product, self._residual, now["squares"], now["active"], then["gamma"], then["positive"]
-            )
-            conditioned, found = self._preconditioner.solve(self._residual)
+                direction, product, self._preconditioner.whiten(product), self._residual, now["squares"],
+                now["active"], then["gamma"], then["positive"],
+            )  # fmt: skip
+            conditioned, found = self._preconditioner.conditioned(self._residual)
             self._recurrence.turn(
                 direction, conditioned, half.directions[j + 1], now["squares"], found, now["active"],
                 then["beta"], then["squares"], then["active"], then["proxy"],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rtgp.solvers.basis import KrylovBasis
-from rtgp.solvers.preconditioner import Preconditioner
+from rtgp.solvers.whitening import Whitening
 
 
 class Told:
@@ -57,13 +57,13 @@ class Chunk:
 
 
 class Iteration:
-    """A run: its residuals and directions, updated in place."""
+    """A run: its residuals, whitened, and its directions, in the original coordinates, updated in place."""
 
     def __init__(
         self,
         matmul: Callable[[Tensor], Tensor],
-        rhs: Tensor,
-        preconditioner: Preconditioner,
+        residual: Tensor,
+        preconditioner: Whitening,
         precision: float,
         groups: Sequence[slice],
         reference: Mapping[int, float],
@@ -71,9 +71,8 @@ class Iteration:
     ) -> None:
         self._matmul, self._preconditioner = matmul, preconditioner
         self._precision, self._groups, self._basis = precision, groups, basis
-        self._residual = rhs.clone(memory_format=torch.contiguous_format)
-        conditioned, self._squares = preconditioner.solve(self._residual)  # P^-1 r and r^T P^-1 r
-        self._conditioned, self._direction = conditioned, conditioned.clone()
+        self._residual = residual.clone(memory_format=torch.contiguous_format)
+        self._direction, self._squares = preconditioner.conditioned(self._residual)  # P^-1 r and r^T P^-1 r
         # What is decided from the few numbers of a run is decided on the host, which here waits for the device once.
         self.first_squares = self._squares.to("cpu", copy=True)  # (r,)
         self._set_scale(reference)
@@ -111,21 +110,21 @@ class Iteration:
         active, squares = self._active.clone(), self._squares.clone()
         direction = self._direction.clone()
         if self._basis is not None:
-            self._basis.append(self._residual, self._conditioned, squares)
+            self._basis.append(self._residual, squares)
         product = self._matmul(direction)
         curvature = (direction * product).sum(0, dtype=torch.float64)  # d^T A d
         positive = ((curvature > 0) | ~active).all()
         gamma = torch.where(active & (curvature > 0), squares / curvature, 0.0)
         dtype = direction.dtype
-        self._residual.addcmul_(product, gamma.to(dtype), value=-1.0)
+        self._residual.addcmul_(self._preconditioner.whiten(product), gamma.to(dtype), value=-1.0)
         if self._basis is not None:
             self._basis.orthogonalise(self._residual)
-        self._conditioned, new_squares = self._preconditioner.solve(self._residual)
+        conditioned, new_squares = self._preconditioner.conditioned(self._residual)
         beta = torch.where(active, new_squares / squares, 0.0)
         self._squares.copy_(torch.where(active, new_squares, squares))
         self._active.copy_(active & (self._squares / self._scale > self._precision**2))
         beta = torch.where(self._active, beta, 0.0)
         # A frozen column contributes no further increment: its direction is zero from here on.
-        self._direction.mul_(beta.to(dtype)).add_(self._conditioned).mul_(self._active.to(dtype))
+        self._direction.mul_(beta.to(dtype)).add_(conditioned).mul_(self._active.to(dtype))
         last = torch.stack([self._proxy(self._squares / self._scale), positive.double()])
         return direction, torch.cat([gamma, beta, self._squares, self._active.double(), last])

@@ -57,7 +57,7 @@ def _log_quadrature_series(gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
 def log_derivative_vectors(gamma: Tensor, beta: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """U, V (n, J) with d(q^T log(M) q) = sum_l U_l^T dA V_l, for one column of a converged run.
 
-    M = P^-1/2 A P^-1/2 with P fixed; basis (J, n) are the vectors P^-1/2 q_j. The derivative of log at M is, in the
+    M = F^-1 A F^-T with F fixed; basis (J, n) are the vectors F^-T q_j. The derivative of log at M is, in the
     basis of Ritz vectors, the matrix of divided differences of log (Daleckii and Krein).
     """
     count = int((gamma > 0).sum())

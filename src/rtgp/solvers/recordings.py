@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor
 
 from rtgp.solvers.fused_iteration import FusedIteration
-from rtgp.solvers.preconditioner import Preconditioner
+from rtgp.solvers.whitening import Whitening
 
 _MOST = 4
 
@@ -25,8 +25,8 @@ class Recordings:
     def start(
         self,
         matmul: Callable[[Tensor], Tensor],
-        rhs: Tensor,
-        preconditioner: Preconditioner,
+        residual: Tensor,
+        preconditioner: Whitening,
         precision: float,
         groups: Sequence[slice],
         reference: Mapping[int, float],
@@ -37,10 +37,10 @@ class Recordings:
         fitting = [run for run in self._kept if run.works_on(matmul, preconditioner)][-_MOST:]
         self._release_all_but(fitting)
         for run in self._kept:
-            if run.fits(rhs, precision, groups, count):
-                run.restart(rhs, reference)
+            if run.fits(residual, precision, groups, count):
+                run.restart(residual, reference)
                 return run
-        made = FusedIteration(matmul, rhs, preconditioner, precision, groups, reference, count)
+        made = FusedIteration(matmul, residual, preconditioner, precision, groups, reference, count)
         self._kept.append(made)
         return made
 

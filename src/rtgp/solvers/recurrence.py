@@ -39,10 +39,10 @@ def _curvature_kernel(
 
 @triton.jit(do_not_specialize=["n", "r", "per_program", "programs"])
 def _descend_kernel(
-    residual,  # (n, r), updated
-    product,
+    residual,  # (n, r), whitened, updated
+    whitened,  # (n, r): F^-1 A d
     parts,  # (programs, COLUMNS)
-    squares,  # (r,) float64: r^T P^-1 r
+    squares,  # (r,) float64: |rho|^2
     active,  # (r,) float64: 1 or 0
     gamma_at,  # (r,) float64
     positive_at,  # () float64
@@ -54,7 +54,7 @@ def _descend_kernel(
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """r <- r - gamma A d."""
+    """rho <- rho - gamma F^-1 A d."""
     cols = tl.arange(0, COLUMNS)
     real = cols < r
     # Every program adds up all parts for itself: a few kilobytes, instead of one more kernel.
@@ -81,14 +81,14 @@ def _descend_kernel(
         at = rows[:, None] * r + cols[None, :]
         inside = (rows < n)[:, None] & real[None, :]
         left = tl.load(residual + at, mask=inside, other=0.0)
-        left -= step[None, :] * tl.load(product + at, mask=inside, other=0.0)
+        left -= step[None, :] * tl.load(whitened + at, mask=inside, other=0.0)
         tl.store(residual + at, left, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "r", "per_program"])
 def _turn_kernel(
     direction,  # (n, r)
-    conditioned,  # (n, r): P^-1 r
+    conditioned,  # (n, r): F^-T rho = P^-1 r
     new_direction,  # (n, r)
     squares,  # (r,) float64, before the iteration
     found,  # (r,) float64, after it
@@ -156,17 +156,18 @@ class Recurrence:
         self._group_size = torch.tensor(sizes, dtype=torch.float64).to(like.device)
 
     def descend(
-        self, direction: Tensor, product: Tensor, residual: Tensor, squares: Tensor, active: Tensor, gamma: Tensor,
-        positive: Tensor,
+        self, direction: Tensor, product: Tensor, whitened: Tensor, residual: Tensor, squares: Tensor, active: Tensor,
+        gamma: Tensor, positive: Tensor,
     ) -> None:  # fmt: skip
-        """gamma = r^T P^-1 r / d^T A d and r <- r - gamma A d; positive: whether all active columns had d^T A d > 0."""
+        """gamma = |rho|^2 / d^T A d and rho <- rho - gamma F^-1 A d, product being A d and whitened F^-1 A d; positive:
+        whether all active columns had d^T A d > 0."""
         shape = {"COLUMNS": self._columns, "ROWS": ROWS, "num_warps": _WARPS}
         with on_device(direction):
             _curvature_kernel[(self._programs,)](
                 direction, product, self._parts, self.n, self.r, self._per_program, **shape
             )
             _descend_kernel[(self._programs,)](
-                residual, product, self._parts, squares, active, gamma, positive, self.n, self.r, self._per_program,
+                residual, whitened, self._parts, squares, active, gamma, positive, self.n, self.r, self._per_program,
                 self._programs, PARTS=64, **shape,
             )  # fmt: skip
 

@@ -19,7 +19,7 @@ class CGStatus(Enum):
 class CGResult:
     """Weighted sums of the increments of A^-1 B, and everything the run showed on the way.
 
-    Step lengths and ratios define the Lanczos tridiagonal matrix of P^-1/2 A P^-1/2 for each column. They, the squares
+    Step lengths and ratios define the Lanczos tridiagonal matrix of B = F^-1 A F^-T for each column. They, the squares
     and the weights are on the CPU.
     """
 
@@ -33,4 +33,4 @@ class CGResult:
     residual: float  # error proxy at the end
     frozen: int  # columns that reached the working precision
     truncations: tuple[int, ...]
-    basis: Tensor | None = None  # (J, n, k): signed, normalised P^-1 r of the columns asked for
+    basis: Tensor | None = None  # (J, n, k): F^-T q_j for the Lanczos vectors q_j of the columns asked for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,6 @@ from rtgp.distributed import Group
 from rtgp.errors import InputError, PrecisionWarning
 from rtgp.kernels import KernelForm
 from rtgp.operators import KernelOperator
-from rtgp.solvers.preconditioner import PivotedCholesky
 
 
 class WhitenedSystem:
@@ -82,22 +82,6 @@ class WhitenedSystem:
         """(S K S)[index, own], (k, m), float64: the columns that are this rank's."""
         return self.kernel_rows(index, self.group.own(self.size))
 
-    def factor(
-        self,
-        settings: PivotedCholesky,
-        right_hand_sides: int,
-        generator: torch.Generator,
-        rank: int | None = None,
-        course: list[tuple[int, float]] | None = None,
-        pivots: list[Tensor] | None = None,
-    ) -> Tensor:
-        """L (n, k) with L L^T close to S K S, or this rank's rows of it, as far as the working precision has it: see
-        `PivotedCholesky.factor`."""
-        return settings.factor(
-            self.kernel_diagonal(), self.own_kernel_rows, right_hand_sides, generator, rank, course, pivots, self.group,
-            self.dtype,
-        )  # fmt: skip
-
     def product_error(self) -> float:
         """What rounding adds to an entry of A v, in units of v's: the root mean square over some rows, beside sums in
         float64, for a v of independent entries, as those that conjugate gradients multiply are. No random draw of the
@@ -158,10 +142,13 @@ ROUNDING_LIMIT = 0.05
 CONDITION_LIMIT = 1e14
 
 
-def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: float = 1.0) -> bool:
+def warn_of_rounding(
+    limits: PrecisionLimits, widened: bool = False, factor: float = 1.0, felt: Callable[[float], bool] | None = None
+) -> bool:
     """Say so where a precision cannot serve a kernel matrix in units of its noise; whether it was said.
 
-    factor: by which its rounding errors exceed independent ones (`rtgp.kernels.likeness`).
+    factor: by which its rounding errors exceed independent ones (`rtgp.kernels.likeness`). felt: whether an error so
+    large reaches a solution, where that is known (`rtgp.preconditioners.amplification`).
     """
     if not math.isfinite(limits.signal):
         raise InputError(
@@ -170,7 +157,7 @@ def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: flo
         )
     rounding = factor * limits.rounding
     wide = limits.dtype == torch.float64
-    if rounding > ROUNDING_LIMIT:
+    if rounding > ROUNDING_LIMIT and (felt is None or felt(rounding)):
         _warn(limits, f"rounding the kernel matrix amounts to {rounding:.2g} times the noise", widened)
     elif wide and limits.condition > CONDITION_LIMIT:
         _warn(limits, f"its condition number may be {limits.condition:.1e}", widened)
@@ -179,10 +166,14 @@ def warn_of_rounding(limits: PrecisionLimits, widened: bool = False, factor: flo
     return True
 
 
-def warn_of_products(system: WhitenedSystem, widened: bool = False) -> bool:
-    """Say so where the precision cannot serve the products of a system; whether it was said."""
+def warn_of_products(
+    system: WhitenedSystem, widened: bool = False, felt: Callable[[float], bool] | None = None
+) -> bool:
+    """Say so where the precision cannot serve the products of a system; whether it was said. felt: as above."""
     error = system.product_error()
-    if not error > PRODUCT_LIMIT:  # nor where it is not finite: that is for the solver to tell
+    if not error > PRODUCT_LIMIT or (
+        felt is not None and not felt(error)
+    ):  # nor where it is not finite: that is for the solver to tell
         return False
     _warn(system.limits(), f"rounding in its products amounts to {error:.2g} times the noise", widened)
     return True

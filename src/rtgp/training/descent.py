@@ -5,6 +5,7 @@ Averaging the last iterates on top of it was measured and changed nothing (less 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,10 @@ from torch import Tensor
 
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
+from rtgp.state import saved_tensor
+from rtgp.training.evaluation import Evaluation
 from rtgp.training.history import Row
+from rtgp.training.obstacles import overcome
 from rtgp.training.outcome import NoWayOnError, Outcome
 from rtgp.training.result import FitStatus
 from rtgp.training.schedule import Schedule
@@ -27,6 +31,10 @@ def descend(session: Session, optimizer: torch.optim.Optimizer, schedule: Schedu
 
 
 _LEAST_DAMPING = 1e-2  # of the step size: below it a failure is not the step's fault
+# Adam may leave a valley that it was in, and never come back: the weights of a network at a step size of 0.1. It goes
+# back to the best point, with smaller steps, after so many steps in a row at a loss that is higher by this much per
+# point and by so many standard errors.
+_RISE, _SIGMAS, _IN_A_ROW = 0.1, 4.0, 3
 
 
 class _Descent:
@@ -37,6 +45,9 @@ class _Descent:
         self.optimizer, self.schedule, self.plateau = optimizer, schedule, plateau
         self.done = 0
         self.damping = 1.0  # times the step size, after steps that had to be taken back
+        self.best = (math.inf, 0.0)  # the lowest objective per point so far, and its standard error
+        self.best_point = session.problem.point
+        self.risen = 0  # steps in a row that were clearly higher
         self.converged_at: int | None = None
         self.resumed = session.resumed is not None  # and no step has been taken since
         if session.resumed is not None:
@@ -64,7 +75,7 @@ class _Descent:
         rate = self.schedule.rate(self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"] if rate is None else rate * self.damping
-        first: list[Row] = []
+        first: list[tuple[Row, Evaluation]] = []
         evaluating = [False]
 
         def closure() -> float:
@@ -73,7 +84,7 @@ class _Descent:
             evaluating[0] = False
             if not first:
                 rate = float(self.optimizer.param_groups[0]["lr"])
-                first.append(self.session.row(self.done, found, rate))
+                first.append((self.session.row(self.done, found, rate), found))
             return found.objective
 
         while True:
@@ -94,13 +105,32 @@ class _Descent:
         self.resumed = False
         steps = self.schedule.end
         self.done += 1
-        return self.session.record(first[0], steps)
+        row, found = first[0]
+        if self.schedule.kind == "cosine":  # a user's optimiser, and the paper's schedule, are left alone
+            self._watch(found, point)
+        return self.session.record(row, steps)
+
+    def _watch(self, found: Evaluation, point: Tensor) -> None:
+        """Go back to the best point so far where the objective has clearly risen for some steps. point: where `found`
+        was."""
+        error = found.stats.value_error / self.problem.n
+        error = 0.0 if math.isnan(error) else error
+        best, its_error = self.best
+        if found.objective <= best:
+            self.best, self.best_point, self.risen = (found.objective, error), point, 0
+            return
+        clear = found.objective - best > _RISE + _SIGMAS * math.hypot(error, its_error)
+        self.risen = self.risen + 1 if clear else 0
+        if self.risen >= _IN_A_ROW and self.damping >= _LEAST_DAMPING:
+            self.problem.move_to(self.best_point)
+            self._slow_down()
+            self.risen = 0
 
     def _recover(self, error: RTGPError, point: Tensor) -> None:
         """After a step that could not be computed: with what could be changed where it was, or from the point before
         with smaller steps. The parameters are already those of the last good step."""
         exhausted = self.damping < _LEAST_DAMPING
-        if self.problem.overcome(error, last_resort=self.done == 0 or exhausted):
+        if overcome(self.problem, error, last_resort=self.done == 0 or exhausted):
             if bool(torch.isfinite(point).all()):
                 self.problem.move_to(point)
             return
@@ -108,6 +138,9 @@ class _Descent:
             raise error
         if isinstance(error, OutOfMemoryError) or exhausted:
             raise NoWayOnError(str(error)) from error
+        self._slow_down()
+
+    def _slow_down(self) -> None:
         self.damping *= 0.5
         for group in self.optimizer.param_groups:
             group["lr"] *= 0.5
@@ -151,6 +184,10 @@ class _Descent:
             "decay_from": self.schedule.decay_from,
             "end": self.schedule.end,
             "damping": self.damping,
+            "best": self.best[0],
+            "best_error": self.best[1],
+            "best_point": self.best_point,
+            "risen": self.risen,
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -158,6 +195,13 @@ class _Descent:
         self.done, converged = int(state["done"]), state["converged_at"]
         self.damping = min(max(float(state.get("damping", 1.0)), 0.5 * _LEAST_DAMPING), 1.0)
         self.converged_at = None if converged is None else int(converged)
+        # Version 0.1 had none of these.
+        self.best = (float(state.get("best", math.inf)), float(state.get("best_error", 0.0)))
+        self.risen = int(state.get("risen", 0))
+        known = self.best_point
+        self.best_point = saved_tensor({"best_point": known, **state}, "best_point", tuple(known.shape), known.dtype)
+        if math.isnan(self.best[0]) or not self.best[1] >= 0.0 or self.risen < 0:
+            raise ValueError(f"best objective {self.best}, risen {self.risen} times")
         decay_from, end = int(state["decay_from"]), int(state["end"])
         self._check_optimizer(state["optimizer"])
         latest = end if self.schedule.kind == "cosine" else self.schedule.steps

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
-from rtgp.kernels import read_covariance
 from rtgp.objectives import Batch
 from rtgp.objectives.protocol import surrogate_loss
+from rtgp.objectives.reading import copied, read
 from rtgp.operators import make_from_form
-from rtgp.ownership import without_cycles
-from rtgp.training.coordinates import Coordinate, logarithmic
+from rtgp.training.coordinates import Coordinate, coordinates_of
 
 
 class ExpertBatch:
@@ -29,18 +26,17 @@ class ExpertBatch:
 
     def __init__(self, experts: Sequence[Any]) -> None:
         self._experts = list(experts)
-        self._wide = [without_cycles(copy.deepcopy(expert).double().train()) for expert in self._experts]
+        self._wide = [copied(expert)[0].double().train() for expert in self._experts]
         self._parameters = [{name: p for name, p in e.named_parameters() if p.requires_grad} for e in self._wide]
         self._coordinates = [
-            [logarithmic(expert, name, parameter) for name, parameter in parameters.items()]
-            for expert, parameters in zip(self._wide, self._parameters, strict=True)
+            coordinates_of(expert, parameters) for expert, parameters in zip(self._wide, self._parameters, strict=True)
         ]
         self._optimizer = torch.optim.Adam([one.leaf for each in self._coordinates for one in each])
 
     def evaluate(self) -> Tensor:
         """(g, 3): the loss of each expert per point, the squared norm of its gradient, and 1 where its covariance is
         not positive definite; gradients go to the leaves."""
-        batches = [_read(expert) for expert in self._wide]
+        batches = [read(expert, expert.likelihood, check=False) for expert in self._wide]
         losses, indefinite, alpha, inverse = _solve(batches)
         if alpha is None or inverse is None:
             return torch.stack([losses, losses, indefinite], 1)
@@ -61,7 +57,7 @@ class ExpertBatch:
     def losses(self) -> Tensor:
         """(g, 3): the same without gradients, whose norm is given as zero."""
         with torch.no_grad():
-            losses, indefinite, _, _ = _solve([_read(expert) for expert in self._wide])
+            losses, indefinite, _, _ = _solve([read(expert, expert.likelihood, check=False) for expert in self._wide])
             return torch.stack([losses, torch.zeros_like(losses), indefinite], 1)
 
     def step(self, rate: float) -> None:
@@ -76,14 +72,6 @@ class ExpertBatch:
             for expert, wide in zip(self._experts, self._wide, strict=True):
                 for parameter, value in zip(expert.parameters(), wide.parameters(), strict=True):
                     parameter.copy_(value)
-
-
-def _read(expert: Any) -> Batch:
-    (x,), y = expert.train_inputs, expert.train_targets
-    prior = expert.forward(x)
-    noise = expert.likelihood.noise
-    noise = noise if isinstance(expert.likelihood, FixedNoiseGaussianLikelihood) else noise.reshape(())
-    return Batch(read_covariance(prior.lazy_covariance_matrix), noise, y - prior.mean)
 
 
 def _squared_norm(coordinates: Sequence[Coordinate]) -> Tensor:

@@ -23,6 +23,7 @@ from rtgp.errors import NotPositiveDefiniteError, RTGPError
 from rtgp.methods import anywhere
 from rtgp.models import ExpertsModel
 from rtgp.objectives import EstimateStats
+from rtgp.objectives.reading import known_noise, own_data
 from rtgp.operators import group_for
 from rtgp.training.errors import TrainingError
 from rtgp.training.expert_batch import ExpertBatch
@@ -51,9 +52,9 @@ def train_experts(
     group = group_for(method.operator)
     if group.size > 1:
         asked = {"method": repr(anywhere(method)), "steps": str(steps), "learning rate": str(learning_rate)}
-        group.check_same({**_fingerprint(model), **asked, **environment(model.experts[0].train_targets.device)})
+        group.check_same({**_fingerprint(model), **asked, **environment(own_data(model.experts[0])[1].device)})
     own = model.experts[group.own(len(model))]
-    size = len(model.experts[0].train_targets)
+    size = len(own_data(model.experts[0])[1])
     each = max(1, _GROUP // size**2)
     batches = [ExpertBatch(own[k : k + each]) for k in range(0, len(own), each)]
     names = list(hyperparameters(model.experts[0]))
@@ -98,7 +99,7 @@ def median_hyperparameters(model: ExpertsModel) -> dict[str, float]:
 
 def _tell(group: Group, model: ExpertsModel, own: Sequence[Any], evaluated: Sequence[Tensor]) -> Tensor:
     """(k, 3 + p) on every rank: of each expert loss, squared gradient norm, whether it failed, and hyperparameters."""
-    reference = model.experts[0].train_targets
+    reference = own_data(model.experts[0])[1]
     width = len(hyperparameters(model.experts[0]))
     values = torch.tensor([list(hyperparameters(expert).values()) for expert in own], dtype=torch.float64)
     nothing = torch.zeros(0, 3, dtype=torch.float64, device=reference.device)
@@ -147,8 +148,8 @@ def _fingerprint(model: ExpertsModel) -> dict[str, str]:
     """What must be the same on every rank before they divide the experts."""
     points, values = hashlib.sha256(), hashlib.sha256()
     for expert in model:
-        noise = expert.likelihood.noise
-        for tensor in (*expert.train_inputs, expert.train_targets, *([noise] if noise.numel() > 1 else [])):
+        noise = known_noise(expert.likelihood)
+        for tensor in (*own_data(expert), *([] if noise is None else [noise])):
             points.update(repr((tuple(tensor.shape), tensor.dtype)).encode() + _bytes(tensor))
         for parameter in expert.parameters():
             values.update(_bytes(parameter))

@@ -11,34 +11,36 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rtgp.baselines import SGGP
+from rtgp.baselines import SGGP, Vecchia
 from rtgp.distributed import environment
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import RTGPError, SettingError
 from rtgp.memory import enough_memory, remedy_for
-from rtgp.methods import CG, RFF, RRCG, Cholesky, Method, anywhere, likelihood_method
+from rtgp.methods import CG, RFF, Method, anywhere, likelihood_method
+from rtgp.objectives.reading import check_model, given_data
 from rtgp.operators import group_for
 from rtgp.training.checkpoint import CheckpointFolder
-from rtgp.training.choose import choose_method
+from rtgp.training.choose import WITH_INFORMATION, choose_method, choose_optimizer, choose_start
 from rtgp.training.descent import descend
 from rtgp.training.features import warn_of_features
+from rtgp.training.fingerprint import fingerprint
 from rtgp.training.lbfgs import train_lbfgs
-from rtgp.training.newton import MOST_PARAMETERS, descend_newton
+from rtgp.training.neighbour_start import improve_by_neighbours, start_by_neighbours, start_from_neighbours
+from rtgp.training.newton_run import descend_newton
 from rtgp.training.outcome import Outcome, combined
-from rtgp.training.problem import Problem, check_data, in_float64
+from rtgp.training.problem import Problem, in_float64
 from rtgp.training.progress import Progress
 from rtgp.training.restarts import train_from_several
 from rtgp.training.result import FitInterrupted, FitResult, FitStatus
 from rtgp.training.schedule import NAMES, Factory, Schedule, default_steps, make_optimizer, unknown_optimizer
 from rtgp.training.session import Callback, Session
-from rtgp.training.start import start_from_subset, subset_size
+from rtgp.training.settings import TrainingSettings
+from rtgp.training.start import start_from_subset
 from rtgp.training.stopping import Plateau
 
-_WITH_INFORMATION = (Cholesky, CG, RRCG)  # methods that estimate the average-information matrix too
 FINAL_ESTIMATES = 4  # of the loss at the final parameters, where it is noisy
-_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8, "average-information": 2e-4}
+_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8}
 
 
 def fit(
@@ -60,12 +62,13 @@ def fit(
     patience: int = 20,
     progress: bool = False,
     restarts: int = 0,
+    _settings: TrainingSettings | None = None,
 ) -> FitResult:
     """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
 
     method: "auto" (Cholesky where it is the cheaper, RR-CG beyond), another name, or a settings object.
-    optimizer: "auto" is L-BFGS for Cholesky and "average-information" for CG and RR-CG; Adam for the others, where a
-    learning rate is given, or where the model has parts whose information is not known (networks).
+    optimizer: "auto" is L-BFGS for Cholesky and Vecchia, and "average-information" for CG and RR-CG; Adam for the
+    others, where a learning rate is given, or where the model has parts whose information is not known (networks).
     "average-information" (Newton steps with the average-information matrix, averaged at the end: 10 to 25 steps),
     "adam" (step size falling to zero over the last 40% of the steps), "lbfgs" (in float64; random draws frozen),
     "multistep" (the paper's: Adam at 0.01, divided by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function
@@ -94,19 +97,24 @@ def fit(
     of ranks. The callback is called on each, and the training stops if it says so on any.
     """
     check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience, restarts)
-    X, y = check_data(model, X, y)
+    internal = _settings or TrainingSettings()
+    check_model(model, likelihood, "rtgp.fit(model, likelihood, X, y)")
+    X, y = given_data(model, X, y)
     if method == "auto":
-        method, reason = choose_method(X.shape[0], X.shape[1], X.device)
+        method, reason = choose_method(X.shape[0], X.shape[1], X.device, internal.method)
     else:
         method, reason = likelihood_method(method), "asked for"
     if isinstance(optimizer, str):
         if optimizer not in NAMES:
             raise unknown_optimizer(optimizer)
         if optimizer == "auto":
-            optimizer = _choose_optimizer(method, model, likelihood, X, y, learning_rate)
+            model.train(), likelihood.train()
+            model.set_train_data(X, y, strict=False)
+            trial = Problem(model, likelihood, X, y, method, 0)
+            optimizer = choose_optimizer(trial, learning_rate, internal.newton).name
     elif not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         raise unknown_optimizer(optimizer)
-    if optimizer == "average-information" and not isinstance(method, _WITH_INFORMATION):
+    if optimizer == "average-information" and not isinstance(method, WITH_INFORMATION):
         raise SettingError(
             f"The 'optimizer' parameter cannot be 'average-information' with {type(method).__name__}, which does not "
             "estimate that matrix: leave it out, or take 'adam'."
@@ -125,11 +133,11 @@ def fit(
             return fit(
                 model, likelihood, X, y, method, optimizer, steps, learning_rate, seed, folder, callback,
                 checkpoint_every=checkpoint_every, subset_start=False, tolerance=tolerance, patience=patience,
-                progress=progress,
+                progress=progress, _settings=_settings,
             )  # fmt: skip
 
         several = Problem(model, likelihood, X, y, method, seed)
-        best = train_from_several(several, restarts, seed, checkpoint, train)
+        best = train_from_several(several, restarts, seed, checkpoint, train, internal.restarts, internal.start)
         return replace(best, method_reason=reason + best.method_reason.removeprefix("asked for"))
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
     steps_asked = steps is not None
@@ -145,6 +153,8 @@ def fit(
         "tolerance": str(tolerance),
         "patience": str(patience),
     }
+    if internal != TrainingSettings():
+        settings["internal settings"] = repr(internal)
     what = f"Training by {type(method).__name__} on {X.shape[0]:,} points"
     enough = enough_memory(what, remedy_for(method, X.shape[0], str(X.device)))
     problem: Problem | None = None
@@ -159,18 +169,21 @@ def fit(
                 seed,
                 "frozen" if lbfgs else "fresh",
                 name in ("adam", "lbfgs", "average-information"),
+                internal.headway,
             )
-            asked = {**problem.fingerprint(), **settings}
+            asked = {**fingerprint(problem), **settings}
             if group.size > 1:
                 group.check_same({**asked, "checkpoint": _yes_or_no(checkpoint), **environment(data[0].device)})
             folder = None if checkpoint is None else CheckpointFolder(checkpoint, asked)
             with folder or nullcontext(), Progress(progress and group.first, steps) as bar:
                 session = Session(problem, callback, folder, checkpoint_every, bar, group)
                 if session.finished is None:
-                    _begin(session, subset_start, seed, isinstance(method, Cholesky))
+                    _begin(session, subset_start, seed, internal)
                     warned = warn_of_features(problem, method, seed)
                     try:
-                        outcome = _train(session, optimizer, learning_rate, steps, tolerance, patience, steps_asked)
+                        outcome = _train(
+                            session, optimizer, learning_rate, steps, tolerance, patience, steps_asked, internal
+                        )
                     except KeyboardInterrupt:
                         session.broken_off()
                         raise FitInterrupted(_result(session, _interrupted(session), reason, name)) from None
@@ -190,29 +203,24 @@ def fit(
         model.eval(), likelihood.eval()
 
 
-def _choose_optimizer(
-    method: Method, model: Any, likelihood: Any, X: Tensor, y: Tensor, learning_rate: float | None
-) -> str:
-    if isinstance(method, Cholesky):
-        return "lbfgs"
-    if learning_rate is not None or not isinstance(method, _WITH_INFORMATION):
-        return "adam"
-    model.train(), likelihood.train()
-    model.set_train_data(X, y, strict=False)
-    problem = Problem(model, likelihood, X, y, method, 0)
-    count = sum(parameter.numel() for parameter in problem.parameters.values())
-    return "average-information" if count <= MOST_PARAMETERS and problem.knows_information() else "adam"
-
-
-def _begin(session: Session, subset_start: str | bool | int, seed: int, exact: bool) -> None:
+def _begin(session: Session, subset_start: str | bool | int, seed: int, settings: TrainingSettings) -> None:
     if session.resumed is not None:
         return
     problem = session.problem
     count = sum(parameter.numel() for parameter in problem.parameters.values())
-    size, words = subset_size(subset_start, problem.n, count)
-    if exact and subset_start == "auto":
-        size, words = 0, "the given hyperparameters"
-    session.start = start_from_subset(problem, size, seed) if size else words
+    choice = choose_start(subset_start, problem.method, problem.n, count, settings.start)
+    if choice.neighbours and isinstance(problem.method, Vecchia):
+        session.start = start_from_neighbours(problem, problem.method, seed)
+        return
+    session.start = choice.reason
+    if choice.size:
+        found = start_by_neighbours(problem, choice.size, seed) if choice.neighbours else None
+        if found is not None:
+            session.start = found
+            return
+        session.start = start_from_subset(problem, choice.size, seed, settings.start)
+        if choice.neighbours:
+            session.start = improve_by_neighbours(problem, session.start, choice.size, seed)
 
 
 def _train(
@@ -223,13 +231,14 @@ def _train(
     tolerance: float | None,
     patience: int,
     asked: bool,
+    settings: TrainingSettings,
 ) -> Outcome:
     """asked: whether the number of steps was."""
     if optimizer == "lbfgs":
         return train_lbfgs(session, steps, _TOLERANCE["lbfgs"] if tolerance is None else tolerance)
     if optimizer == "average-information":
-        within = _TOLERANCE[optimizer] if tolerance is None else tolerance
-        return descend_newton(session, steps, within, 0 if asked else default_steps("lbfgs", session.problem.n))
+        newton = settings.newton if tolerance is None else replace(settings.newton, tolerance=tolerance)
+        return descend_newton(session, steps, newton, 0 if asked else default_steps("lbfgs", session.problem.n))
     made, kind, rate = make_optimizer(optimizer, session.problem.leaves, learning_rate)
     # The paper's schedule runs its course: at its small last step sizes every loss looks flat.
     tolerance = _TOLERANCE["noisy"] if tolerance is None else tolerance
@@ -247,6 +256,8 @@ def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> 
         last = session.problem.mll.last
         count = 0 if last is None else last.features
         message += f"; RFF ({count} features) is biased towards overfitting: the optimum is off by an unknown amount"
+    if isinstance(method, Vecchia):
+        message += f"; the loss is that of each point given {method.neighbours} neighbours, not of all points together"
     if isinstance(method, SGGP):
         message += "; the loss is that of sets of neighbours, not of all points together"
     finished = {
@@ -273,7 +284,7 @@ def _final_loss(session: Session) -> tuple[float, float] | None:
     """At the final parameters; None where that fails."""
     problem = session.problem
     try:
-        return combined(problem.estimates(1 if problem.exact else FINAL_ESTIMATES))
+        return combined(problem.estimates(1 if problem.noiseless else FINAL_ESTIMATES))
     except (RankError, DisagreementError):
         raise
     except RTGPError:

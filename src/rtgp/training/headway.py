@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from rtgp.methods import RRCG, Method
-from rtgp.objectives.upkeep import iteration_cost
 from rtgp.operators.choose import MEMORY_FRACTION, free_memory, is_sharded
+from rtgp.preconditioners.policy import iteration_cost
 from rtgp.truncation import ResidualDriven
 
 

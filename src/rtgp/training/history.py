@@ -81,6 +81,7 @@ def make_row(
         "truncation_second": second,
         "truncation_probes": probes,
         "rank": stats.rank,
+        "neighbours": stats.neighbours,
         "rebuilt": int(stats.rebuilt),
         "learning_rate": learning_rate,
         "seconds": seconds,

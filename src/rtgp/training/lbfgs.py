@@ -18,9 +18,12 @@ from torch import Tensor
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
 from rtgp.ownership import without_frames
+from rtgp.state import saved_count
 from rtgp.training.errors import CheckpointError
+from rtgp.training.evaluation import Evaluation
+from rtgp.training.obstacles import overcome
 from rtgp.training.outcome import Outcome
-from rtgp.training.problem import Evaluation, Problem
+from rtgp.training.problem import Problem
 from rtgp.training.result import FitStatus
 from rtgp.training.session import Session
 
@@ -103,7 +106,7 @@ class Surface:
                 return self.problem.evaluate()
             except RTGPError as error:
                 changeable = first or isinstance(error, OutOfMemoryError)
-                if not (changeable and self.problem.overcome(error, last_resort=first)):
+                if not (changeable and overcome(self.problem, error, last_resort=first)):
                     raise
                 self.problem.move_to(point)
 
@@ -114,7 +117,7 @@ class Surface:
                 "L-BFGS takes another path than the checkpoint records, as another version of SciPy may: "
                 "remove the checkpoint folder to begin anew."
             )
-        if k == 0:
+        if k == 0 and not self.problem.exact:
             # Frozen random draws and the preconditioner are made in the first evaluation.
             self.problem.rewind()
             self.move_to(x)
@@ -201,37 +204,81 @@ def minimise(
 
 def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
     """Train a model with recording, callbacks and checkpoints."""
-    surface = Surface(session.problem)
-    start = surface.x()
-    if session.resumed is not None:
-        with session.restoring():
-            surface.load_state_dict(session.resumed)
-            start = surface.points[0].copy()
-    known, iteration = len(session.history), 0
+    return _Training(session, steps, tolerance, session.resumed, None).run()
 
-    def accept(x: Array) -> None:
-        nonlocal iteration
-        if iteration >= known:
+
+def go_on_by_lbfgs(
+    session: Session, steps: int, tolerance: float, before: int, resumed: dict[str, Any] | None = None
+) -> Outcome:
+    """Go on from where the problem is, after another optimiser has taken `before` steps; `steps`: of both together.
+
+    resumed: the saved state of L-BFGS, where a checkpoint holds one.
+    """
+    return _Training(session, steps - before, tolerance, resumed, before).run()
+
+
+def steps_before(resumed: dict[str, Any] | None) -> int | None:
+    """How many steps another optimiser took, if a checkpoint is of L-BFGS that went on after it."""
+    return None if resumed is None or "before" not in resumed else saved_count(resumed, "before")
+
+
+class _Training:
+    """before: steps that another optimiser has taken. The point where L-BFGS begins then counts as a step."""
+
+    def __init__(
+        self, session: Session, steps: int, tolerance: float, resumed: dict[str, Any] | None, before: int | None
+    ) -> None:
+        self.session, self.surface, self.tolerance = session, Surface(session.problem), tolerance
+        self.before, self.first = before or 0, int(before is not None)
+        self.most = steps - self.first
+        self.start = self.surface.x()
+        if resumed is not None:
+            with session.restoring():
+                self.surface.load_state_dict(resumed)
+                self.start = self.surface.points[0].copy()
+        self.known = len(session.history) - self.before  # rows
+        if self.known < 0:
+            with session.restoring():
+                raise ValueError(f"{self.before} steps of another optimiser, of which {-self.known} rows are missing")
+        self.rows = 0
+
+    @property
+    def done(self) -> int:
+        """Steps, of the other optimiser too."""
+        return self.before + self.first + self.rows - 1
+
+    def run(self) -> Outcome:
+        surface = self.surface
+        surface(self.start)
+        try:
+            if self.known:
+                self.rows = 1
+            else:
+                self._accept(self.start)
+            status, words = minimise(surface, self.start, self.most, self.tolerance, self._accept)
+        except _StopError:
+            return Outcome(FitStatus.STOPPED, self.done + 1, "the callback asked to stop", self._state(), final=False)
+        evaluations = f"{self.rows - 1} steps, {len(surface.values)} evaluations"
+        if self.before:
+            evaluations += f" after {self.before} other steps"
+        message = f"{'converged' if status is FitStatus.CONVERGED else 'ended'} by L-BFGS in {evaluations}: {words}"
+        final = status is not FitStatus.LIMIT or isinstance(surface.failure, NotPositiveDefiniteError)
+        return Outcome(status, self.done, message, self._state(), final)
+
+    def _accept(self, x: Array) -> None:
+        session, surface = self.session, self.surface
+        if self.rows >= self.known:
             found = surface.evaluation(x)
-            stop = session.record(session.row(iteration, found, math.nan), steps)
+            row = session.row(self.before + self.rows, found, math.nan)
+            stop = session.record(row, self.before + self.first + self.most)
+            done = self.done + 1
             # Not where an evaluation has failed: a later run would take what stands in for it for a value.
-            if (stop or session.due(iteration)) and surface.failure is None:
-                session.save(iteration, surface.state_dict())
+            if (stop or session.due(done)) and surface.failure is None:
+                session.save(done, self._state())
             if stop:
                 raise _StopError
-        iteration += 1
-        session.keep(iteration - 1, surface.state_dict() if surface.failure is None else None)
+        self.rows += 1
+        session.keep(self.done, self._state() if surface.failure is None else None)
 
-    surface(start)
-    try:
-        if known:
-            iteration = 1
-        else:
-            accept(start)
-        status, words = minimise(surface, start, steps, tolerance, accept)
-    except _StopError:
-        return Outcome(FitStatus.STOPPED, iteration, "the callback asked to stop", surface.state_dict(), final=False)
-    evaluations = f"{iteration - 1} steps, {len(surface.values)} evaluations"
-    message = f"{'converged' if status is FitStatus.CONVERGED else 'ended'} by L-BFGS in {evaluations}: {words}"
-    final = status is not FitStatus.LIMIT or isinstance(surface.failure, NotPositiveDefiniteError)
-    return Outcome(status, iteration - 1, message, surface.state_dict(), final)
+    def _state(self) -> dict[str, Any]:
+        return {**self.surface.state_dict(), **({"before": self.before} if self.first else {})}

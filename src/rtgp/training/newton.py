@@ -1,434 +1,325 @@
 """Newton's method for unbiased, noisy gradients, with the average-information matrix in place of the Hessian.
 
-The metric is a function of the parameters alone, refreshed now and then, so that the mean of a step is that of the
-gradient; it is multiplied by a number where slopes have changed by more than it says, far beyond their noise. Far from
-the optimum the steps are full ones within a box, with a little momentum. Once what a step promises is no more than the
-noise of the gradient, as measured in the same run, the k-th step is divided by k: the parameters are then the mean of k
+The metric is a function of the parameters alone and is refreshed now and then, so the mean of a step is the step of the
+mean gradient. It is multiplied by a number where slopes change by more than it says, far beyond their noise. Far from
+the optimum the steps are full ones within a box, with a little momentum. Once a step promises no more than the noise of
+the gradient, as measured in the same run, the k-th step is divided by k. The parameters are then the mean of k
 independent Newton estimates of the optimum, and the noise averages out.
 
-Such small steps may trail behind: they began too early, or the objective is not a parabola. No single gradient tells,
-but the mean of the last k / 2 of them has k / 2 times less noise. Where a Newton step by this mean promises more than
-its noise it is taken, as a whole, and training does not end before it promises no more than the tolerance.
+Such small steps may trail behind: they began too early, or the objective is not a parabola. No single gradient shows
+this, but the mean of the last k / 2 gradients has k / 2 times less noise. Where a Newton step by this mean promises
+more than its noise it is taken as a whole. Training does not end before it promises no more than the tolerance.
+
+Everything here is a pure function of settings, state and evaluation. `newton_run` evaluates, records and saves.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rtgp.distributed.errors import DisagreementError, RankError
-from rtgp.errors import OutOfMemoryError, RTGPError
-from rtgp.training.outcome import NoWayOnError, Outcome, combined
-from rtgp.training.problem import Evaluation
-from rtgp.training.result import FitStatus
-from rtgp.training.session import Session
-
-MOST_PARAMETERS = 200  # each costs a solve in every refresh of the metric
-_REFRESH = 3  # steps for which a metric is used
-_SOLVE_TOLERANCE = 0.03  # of the metric's solves; with 0.1 some starts far away are lost
-_REACH = 1.0  # how far a coordinate (a logarithm) may move in one step
-_REGROWTH = 1.5  # of that reach with every good step, after it had to be halved
-_LEAST_REACH = 1e-2  # below it a failure is not the step's fault
-_MOMENTUM = 0.3
-_STIFFEST = 4.0  # that the Hessian is believed to be, in units of the information matrix
-_CLEARLY = 3.0  # times the noise: what a step must promise to count as progress
-_PATIENCE = 60  # settled steps: noise that needs more to be averaged out is too much
-_LEAST_SETTLED = 3  # steps without clear progress before training may end
-_NOISE_SHARE = 0.5  # of the tolerance: what the noise left may cost in the mean; some runs end twice as far off
-_RECENT = 5  # steps over which the noise is averaged
-_PIVOTS = 2000  # of a step in a box: far more than it takes
-# Of the tolerance: what a step along a ridge must promise. There the information matrix promises a thirtieth of what
-# there is to gain (elevators, n = 10,623: 1.8e-5 where .0005 were left).
-_RIDGE_SHARE = 0.02
-_CHECKED = 4  # independent estimates at the end
-_ROUNDS = 3  # of checks, each followed by steps along a ridge where they promise more
-_RIDGE_STEPS = 15  # in a round
-_DAMPING = 0.1  # of the curvature along a step: what is left of it at the least after an update
-_SIGMAS = 4.0  # by which the loss must have risen for a step to be taken back
+from rtgp.training.evaluation import Evaluation
+from rtgp.training.quadratic import box_newton_step, positive, promised
 
 
-def descend_newton(session: Session, steps: int, tolerance: float, more_if_exact: int = 0) -> Outcome:
-    """Train until a step promises no more than `tolerance` per point and the noise costs no more than half of it, or
-    `steps` are taken; `more_if_exact` further ones where gradients have no noise, for what is left is sure."""
-    return _Newton(session, steps, tolerance, more_if_exact).run()
+@dataclass(frozen=True)
+class NewtonSettings:
+    """What decides how Newton's method moves and when it ends.
 
-
-def box_newton_step(metric: Tensor, gradient: Tensor, reach: float) -> Tensor:
-    """The minimiser of gradient^T s + s^T metric s / 2 over |s_i| <= reach.
-
-    A coordinate that runs into its bound leaves the others the best step that this allows.
+    tolerance: what a further step may promise per point at the end, and twice what the noise left may cost.
+    most_parameters: "auto" takes another optimiser beyond it; each parameter costs a solve in every new metric.
+    refresh: number of steps for which a metric is used.
+    solve_tolerance: of the metric's solves; with 0.1 some starts far away are lost.
+    reach: how far a coordinate (a logarithm) may move in one step.
+    regrowth: factor by which the reach grows with each accepted step, after it was halved.
+    least_reach: below it a failed evaluation is not the step's fault.
+    momentum: part of the last step that is added to the next.
+    stiffest: the largest factor by which the metric is multiplied where slopes change faster than it says.
+    clearly: a step is clear progress if it promises this many times the noise.
+    patience: number of settled steps; noise that needs more of them to average out is too much.
+    least_settled: number of steps without clear progress before training may end.
+    noise_share: part of the tolerance that the noise left may cost in the mean; some runs end twice as far off.
+    recent: number of steps over which the noise is averaged.
+    pivots: the most changes of the bound coordinates in one step within a box.
+    sigmas: a step is taken back if the loss rises by this many standard errors.
+    checked: number of independent estimates at the end.
+    rounds: number of checks at the end, each followed by steps along a ridge where they promise more.
+    ridge_share: part of the tolerance that a step along a ridge must promise. There the information matrix promises a
+        thirtieth of what there is to gain (elevators, n = 10,623: 1.8e-5 where .0005 were left).
+    slow_share, slow_steps: a ridge is left where so many accepted steps together gain less than this part of the
+        tolerance. A check takes as many draws as make their noise less than that.
+    ridge_steps: the most steps along a ridge in one round.
+    damping: the least part of the curvature that an update leaves along a step on a ridge.
+    exact_share: part of the tolerance at whose relative decrease in one step L-BFGS ends, where gradients have become
+        exact: 1e-8 by default, as in a training by Cholesky.
     """
-    from scipy.optimize import lsq_linear
 
-    scale = metric.diagonal().clamp_min(max(1e-12 * float(metric.diagonal().max()), 1e-200)).rsqrt()
-    eigenvalues, vectors = torch.linalg.eigh(metric * scale * scale[:, None])
-    root = eigenvalues.clamp_min(1e-8).sqrt()
-    left = (root[:, None] * vectors.T) / scale  # left^T left = metric
-    right = -(vectors.T @ (scale * gradient)) / root
-    bound = np.full(len(gradient), reach)
-    # Where the metric is singular `right` is large, and a tolerance relative to it would end the search early.
-    found = lsq_linear(left.numpy(), right.numpy(), (-bound, bound), method="bvls", tol=1e-20, max_iter=_PIVOTS)
-    return torch.from_numpy(found.x)
-
-
-def damped_bfgs(metric: Tensor, step: Tensor, change: Tensor) -> Tensor:
-    """The metric after a step along which the gradient has changed by `change` (Powell 1978: positive definite whatever
-    the change)."""
-    image = metric @ step
-    own, seen = float(step @ image), float(step @ change)
-    if own <= 0.0:
-        return metric
-    if seen < _DAMPING * own:
-        part = (1.0 - _DAMPING) * own / (own - seen)
-        change = part * change + (1.0 - part) * image
-        seen = _DAMPING * own
-    return metric - torch.outer(image, image) / own + torch.outer(change, change) / seen
-
-
-def _positive(information: Tensor) -> Tensor:
-    """Without what its solves have made negative, where they ended early."""
-    eigenvalues, vectors = torch.linalg.eigh(information)
-    positive: Tensor = (vectors * eigenvalues.clamp_min(0.0)) @ vectors.T
-    return positive
+    tolerance: float = 2e-4
+    most_parameters: int = 200
+    refresh: int = 3
+    solve_tolerance: float = 0.03
+    reach: float = 1.0
+    regrowth: float = 1.5
+    least_reach: float = 1e-2
+    momentum: float = 0.3
+    stiffest: float = 4.0
+    clearly: float = 3.0
+    patience: int = 60
+    least_settled: int = 3
+    noise_share: float = 0.5
+    recent: int = 5
+    pivots: int = 2000
+    sigmas: float = 4.0
+    checked: int = 4
+    rounds: int = 3
+    ridge_share: float = 0.02
+    ridge_steps: int = 15
+    slow_share: float = 0.1
+    slow_steps: int = 3
+    damping: float = 0.1
+    exact_share: float = 5e-5
 
 
-class _Newton:
-    def __init__(self, session: Session, steps: int, tolerance: float, more_if_exact: int) -> None:
-        self.session, self.problem = session, session.problem
-        self._most, self.tolerance = (steps, steps + more_if_exact), tolerance
-        self.worth = _RIDGE_SHARE * tolerance  # what a step along a ridge must promise
-        self.done = 0
-        self.settled = 0  # steps since progress was lost in the noise
-        self.reach = _REACH
-        self.stiffness = 1.0  # times the metric: the curvature that has been felt
-        self.gains: list[float] = []  # what each step promised, per point
-        self.noises: list[float] = []  # what the noise of each gradient alone would have promised
-        self.points: list[Tensor] = []  # where the settled steps began, and what they saw, since the last whole step
-        self.gradients: list[Tensor] = []
-        self.final: list[Evaluation] = []  # at the end, by independent draws
-        self.loss = (float("inf"), 0.0)  # the objective at the last accepted point, and its standard error
-        self.accepted = self.problem.point
-        self.gradient = torch.zeros_like(self.accepted)  # there
-        self.velocity = torch.zeros_like(self.accepted)
-        self.metric = torch.diag(torch.ones_like(self.accepted))
-        if session.resumed is not None:
-            with session.restoring():
-                self._load(session.resumed)
+@dataclass(frozen=True)
+class NewtonState:
+    """What lives between two steps. Tensors are float64 on the CPU; p is the number of coordinates."""
+
+    done: int  # steps
+    settled: int  # steps since progress was lost in the noise
+    reach: float  # how far a coordinate may move in the next step
+    stiffness: float  # the curvature seen on the way, in units of the metric
+    gains: tuple[float, ...]  # what each step promised, per point
+    noises: tuple[float, ...]  # what the noise of each gradient alone would have promised
+    loss: float  # the objective at the last accepted point
+    loss_error: float  # its standard error
+    accepted: Tensor  # (p,): the last accepted point
+    gradient: Tensor  # (p,): there
+    velocity: Tensor  # (p,): from there to the next point
+    metric: Tensor  # (p, p)
+    points: Tensor  # (k, p): where the settled steps began, since the last whole step
+    gradients: Tensor  # (k, p): what they saw
+
+    @classmethod
+    def at(cls, point: Tensor, settings: NewtonSettings) -> NewtonState:
+        """Before the first step."""
+        zero, none = torch.zeros_like(point), point.new_zeros(0, len(point))
+        metric = torch.diag(torch.ones_like(point))
+        return cls(0, 0, settings.reach, 1.0, (), (), math.inf, 0.0, point, zero, zero, metric, none, none)
 
     @property
-    def steps(self) -> int:
-        """That may be taken."""
-        return self._most[self.problem.exact]
+    def point(self) -> Tensor:
+        """Where to evaluate next."""
+        return self.accepted + self.velocity
 
-    def run(self) -> Outcome:
-        if self.done == 0:
-            self.session.save(0, self._state())
-        while self.done < self.steps:
-            try:
-                stop = self._step()
-            except NoWayOnError as obstacle:
-                return replace(self._outcome(FitStatus.LIMIT, f"ended: {obstacle}"), final=False)
-            if stop:
-                self.session.save(self.done, self._state())
-                return replace(self._outcome(FitStatus.STOPPED, "the callback asked to stop"), final=False)
-            self.session.keep(self.done, self._state(), self.accepted)
-            if self._finished() and self._confirmed():
-                self.session.final = combined([(one.loss, self._error(one)) for one in self.final])
-                return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
-            if self.session.due(self.done):
-                self.session.save(self.done, self._state())
-        back = ", the last back again" if self._last_is_worse() else ""
-        return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken{back}; {self._words()}")
+    def saved(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _last_is_worse(self) -> bool:
-        """Nothing has been computed where the last step led: back from there if it is clearly the worse."""
-        try:
-            found = self.problem.evaluate()
-            worse = not math.isnan(found.stats.value_error) and self._rose(found)
-        except (RankError, DisagreementError):
-            raise
-        except RTGPError:
-            worse = True
-        if worse:
-            self.problem.move_to(self.accepted)
-        return worse
 
-    def _evaluate(self) -> Evaluation:
-        """At the current point, or where that fails between it and the last that was good."""
-        # Among settled steps a metric is made anew where a whole step has led.
-        refresh = not self.points if self.settled >= _LEAST_SETTLED else self.done % _REFRESH == 0
-        while True:
-            point, exact = self.problem.point, self.problem.exact
-            try:
-                return self.problem.evaluate(contrast=True, information=_SOLVE_TOLERANCE if refresh else None)
-            except (RankError, DisagreementError):
-                raise
-            except RTGPError as error:
-                exhausted = self.reach < _LEAST_REACH
-                if self.problem.overcome(error, last_resort=self.done == 0 or exhausted):
-                    self.problem.move_to(point)
-                    if self.problem.exact != exact:
-                        self._start_exact()
-                        refresh = True
-                elif self.done == 0:
-                    raise
-                elif isinstance(error, OutOfMemoryError) or exhausted:
-                    self.problem.move_to(self.accepted)
-                    raise NoWayOnError(str(error)) from error
-                else:
-                    self._go_back()
+def step(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings) -> NewtonState:
+    """The state after an evaluation: its point is accepted and left by a new step, or the step to it is halved."""
+    metric = state.metric
+    if evaluation.information is not None:
+        # A coordinate whose whole promise is below the tolerance is not worth moving: the lengthscale of an input
+        # that does not matter would go to infinity.
+        floor = settings.tolerance * torch.eye(len(state.accepted)).double()
+        metric = positive(evaluation.information) + floor
+    state = replace(state, done=state.done + 1, metric=metric)
+    state = replace(state, stiffness=_stiffness(state, evaluation, settings))
+    if rose(state, evaluation, settings):
+        return stepped_back(state)
+    return _accepted(state, evaluation, settings)
 
-    def _start_exact(self) -> None:
-        """There is no noise any more."""
-        self.settled, self.noises = 0, []
-        self._forget()
 
-    def _step(self) -> bool:
-        found = self._evaluate()
-        row = self.session.row(self.done, found, 1.0 / max(1, self.settled))
-        self.done += 1
-        if found.information is not None:
-            # A coordinate whose whole promise is below the tolerance is not worth moving: an input that does not matter
-            # would send its lengthscale to infinity.
-            self.metric = _positive(found.information) + self.tolerance * torch.eye(len(self.accepted)).double()
-        self._feel_stiffness(found)
-        if self._rose(found):
-            self._go_back()
-        else:
-            self._go_on(found)
-        stop = self.session.record(row, self.steps)
-        needed = self._noise() / (_NOISE_SHARE * self.tolerance) if self.tolerance and self.settled else 0.0
-        if self.problem.consider_cholesky(self.steps - self.done, needed > max(self.steps, _PATIENCE)):
-            self._start_exact()
-        return stop
+def stepped_back(state: NewtonState) -> NewtonState:
+    """Half of the way to the last accepted point, and smaller steps for a while."""
+    return replace(state, reach=0.5 * state.reach, velocity=0.5 * state.velocity)
 
-    def _rose(self, found: Evaluation) -> bool:
-        """Whether the objective did since the last accepted point, by more than its noise and the tolerance: by its
-        values, or by the slopes at both ends of the way, which are the less noisy where a run is cut short."""
-        loss, error = self.loss
-        # Among small steps, one value that is low by chance, with an error not known, would keep all others away.
-        judged = self.settled == 0 or not math.isnan(found.stats.value_error)
-        if judged and found.objective - loss > _SIGMAS * math.hypot(error, self._error(found)) + self.tolerance:
-            return True
-        way = self.problem.point - self.accepted
-        rise = 0.5 * float((self.gradient + found.gradient) @ way)
-        return rise > _SIGMAS * self._slope_noise(found, way) + self.tolerance
 
-    def _slope_noise(self, found: Evaluation, way: Tensor) -> float:
-        """Of half the sum, or difference, of two slopes g^T s along a way s: at most that of g in the metric, twice
-        what it promises, times the length of s in it."""
-        own = 0.0 if found.contrast is None else self._promised(found.contrast)
-        return math.sqrt(max(self._noise(), own) * float(way @ self.metric @ way))
+def moved(state: NewtonState, point: Tensor) -> NewtonState:
+    """At another point, whose objective is not known, with full steps again."""
+    state = replace(state, accepted=point, velocity=torch.zeros_like(point))
+    return _without_points(replace(state, loss=math.inf, loss_error=0.0, settled=0))
 
-    def _promised(self, gradient: Tensor) -> float:
-        """By a Newton step within the whole box, however short steps are just now."""
-        return -0.5 * float(gradient @ box_newton_step(self.metric, gradient, _REACH))
 
-    def _feel_stiffness(self, found: Evaluation) -> None:
-        """How much steeper the slope has become on the way from the last accepted point than the information matrix
-        says: with little noise in the data that may be half of the Hessian, and full steps would go to and fro."""
-        way = self.problem.point - self.accepted
-        bend, expected = float((found.gradient - self.gradient) @ way), float(way @ self.metric @ way)
-        if bend > 2.0 * _SIGMAS * self._slope_noise(found, way) and expected > self.tolerance:
-            self.stiffness = min(max(1.0, math.sqrt(self.stiffness * bend / expected)), _STIFFEST)
+def refresh_due(state: NewtonState, settings: NewtonSettings) -> bool:
+    """Whether the next evaluation needs a new metric: among settled steps, where a whole step has led."""
+    if state.settled >= settings.least_settled:
+        return not len(state.points)
+    return state.done % settings.refresh == 0
 
-    def _newton_step(self, gradient: Tensor) -> Tensor:
-        return box_newton_step(self.stiffness * self.metric, gradient, self.reach)
 
-    def _error(self, found: Evaluation) -> float:
-        """Of the objective per point; 0 where it is not known: steps are taken back too often then, not too rarely."""
-        error = found.stats.value_error / self.problem.n
-        return 0.0 if math.isnan(error) else error
+def rose(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings) -> bool:
+    """Whether the objective rose since the last accepted point by more than its noise and the tolerance: by its values,
+    or by the slopes at both ends of the way, which have less noise where a run is cut short."""
+    # Among small steps, one value that is low by chance, with an unknown error, would keep all others away.
+    judged = state.settled == 0 or not math.isnan(evaluation.objective_error)
+    noise = math.hypot(state.loss_error, known_error(evaluation))
+    if judged and evaluation.objective - state.loss > settings.sigmas * noise + settings.tolerance:
+        return True
+    way = evaluation.point - state.accepted
+    rise = 0.5 * float((state.gradient + evaluation.gradient) @ way)
+    return rise > settings.sigmas * _slope_noise(state, evaluation, settings, way) + settings.tolerance
 
-    def _go_back(self) -> None:
-        """Half of the way to the last accepted point, and smaller steps for a while."""
-        self.reach *= 0.5
-        self.velocity = 0.5 * self.velocity
-        self.problem.move_to(self.accepted + self.velocity)
 
-    def _go_on(self, found: Evaluation) -> None:
-        self.accepted, self.gradient = self.problem.point, found.gradient
-        self.loss = (found.objective, self._error(found))
-        self.gains.append(self._promised(found.gradient))
-        if found.contrast is not None:
-            self.noises.append(self._promised(found.contrast))
-        clear = [gain > max(_CLEARLY * self._noise(), self.tolerance) for gain in self.gains[-2:]]
-        if not clear[-1]:
-            self.settled += 1
-        elif all(clear):  # one alone may be an outlier of the noise
-            self.settled = max(0, self.settled - 1)
-        step = self._newton_step(found.gradient)
-        if self.settled:
-            self.velocity = self._settled_step(found.gradient, step)
-        else:
-            self.velocity = step + _MOMENTUM * self.velocity
-            self._forget()
-        self.reach = min(_REACH, _REGROWTH * self.reach)
-        self.problem.move_to(self.accepted + self.velocity)
+def known_error(evaluation: Evaluation) -> float:
+    """The standard error of the objective per point; 0 where it is unknown: steps are then taken back too often, not
+    too rarely."""
+    error = evaluation.objective_error
+    return 0.0 if math.isnan(error) else error
 
-    def _settled_step(self, gradient: Tensor, step: Tensor) -> Tensor:
-        self.points.append(self.accepted)
-        self.gradients.append(gradient)
-        count, point, mean = self._averaged()
-        if count < _LEAST_SETTLED or self._promised(mean) <= max(_CLEARLY * self._noise() / count, self.tolerance):
-            return step / self.settled
-        self._forget()
-        self.settled = count  # as many have been averaged
-        return point + self._newton_step(mean) - self.accepted
 
-    def _averaged(self) -> tuple[int, Tensor, Tensor]:
-        """The last half of the settled steps, but three at least if there are: how many, their mean point and mean
-        gradient."""
-        count = min(len(self.points), max(_LEAST_SETTLED, self.settled // 2))
-        point, gradient = (torch.stack(values[-count:]).mean(0) for values in (self.points, self.gradients))
-        return count, point, gradient
+def noise_of(state: NewtonState, settings: NewtonSettings) -> float:
+    """What the noise of one gradient alone promises, in the mean of the last steps."""
+    recent = state.noises[-settings.recent :]
+    return sum(recent) / len(recent) if recent else 0.0
 
-    def _forget(self) -> None:
-        self.points, self.gradients = [], []
 
-    def _noise(self) -> float:
-        recent = self.noises[-_RECENT:]
-        return sum(recent) / len(recent) if recent else 0.0
+def promise(state: NewtonState, settings: NewtonSettings) -> float:
+    """What the mean of the last settled gradients promises beyond its noise; the last gradient, before there are
+    any."""
+    noise = noise_of(state, settings)
+    if not len(state.points):
+        return max(0.0, state.gains[-1] - noise)
+    count, _, mean = _averaged(state, settings)
+    return max(0.0, _promised(state, mean, settings) - noise / count)
 
-    def _promise(self) -> float:
-        """What the mean of the last settled gradients promises beyond its noise; the last gradient, before there are
-        any."""
-        if not self.points:
-            return max(0.0, self.gains[-1] - self._noise())
-        count, _, mean = self._averaged()
-        return max(0.0, self._promised(mean) - self._noise() / count)
 
-    def _finished(self) -> bool:
-        if self.settled < _LEAST_SETTLED or len(self.points) < _LEAST_SETTLED:
-            return False
-        return self._noise() / self.settled / _NOISE_SHARE <= self.tolerance and self._promise() <= self.tolerance
-
-    def _confirmed(self) -> bool:
-        """Whether independent draws at the point that training would end at promise no more than the tolerance. If not,
-        training goes on from where they lead.
-
-        The information matrix may be many times the Hessian along a ridge, and a Newton step then promises a fraction
-        of what there is to gain. So where the draws clearly promise something, the ridge is followed with these draws
-        held fixed, and its end is looked at with new ones.
-        """
-        # Fixed draws have no noise between them that could move what does not matter: less keeps it in its place.
-        metric = self.metric - (self.tolerance - self.worth) * torch.eye(len(self.accepted)).double()
-
-        def promised(gradient: Tensor) -> float:
-            return -0.5 * float(gradient @ box_newton_step(metric, gradient, _REACH))
-
-        for left in reversed(range(_ROUNDS)):
-            here = self.problem.point
-            seeds = [self.problem.draw_seed() for _ in range(_CHECKED if self.noises else 1)]
-            found = self._at(here, seeds)
-            if found is None:
-                return True  # as good as can be told
-            self.final = found
-            gradient = torch.stack([one.gradient for one in found]).mean(0)
-            contrasts = [promised(one.contrast) for one in found if one.contrast is not None]
-            noise = sum(contrasts) / len(contrasts) if contrasts else 0.0  # of one
-            if promised(gradient) <= max(_CLEARLY * noise / len(found), self.worth if left else self.tolerance):
-                return True
-            enough = min(len(seeds), max(1, math.ceil(noise / self.worth)))  # draws whose noise is not worth a step
-            self._follow_the_ridge(here, seeds[:enough], metric)
-        # Still on its way: from there on by noisy steps again.
-        self.accepted, self.velocity = self.problem.point, torch.zeros_like(self.accepted)
-        self.loss, self.settled = (math.inf, 0.0), 0
-        self._forget()
+def finished(state: NewtonState, settings: NewtonSettings) -> bool:
+    """Whether neither a further step nor the noise left is worth more than the tolerance allows."""
+    if state.settled < settings.least_settled or len(state.points) < settings.least_settled:
         return False
+    left = noise_of(state, settings) / state.settled / settings.noise_share
+    return left <= settings.tolerance and promise(state, settings) <= settings.tolerance
 
-    def _follow_the_ridge(self, point: Tensor, seeds: list[int], metric: Tensor) -> None:
-        """Quasi-Newton steps (damped BFGS, from the metric) on the objective of fixed draws, whose gradients have no
-        noise between them; only slopes decide, for values have. Ends where a step is not worth taking."""
-        reach, gradient = _REACH, self._mean_gradient(point, seeds)
-        for _ in range(_RIDGE_STEPS):
-            if gradient is None:
-                break
-            step = box_newton_step(metric, gradient, reach)
-            if -0.5 * float(gradient @ step) <= self.worth or reach < _LEAST_REACH:
-                break
-            there = self._mean_gradient(point + step, seeds)
-            if there is None:
-                reach *= 0.5
-                continue
-            metric = damped_bfgs(metric, step, there - gradient)
-            if float((gradient + there) @ step) > 0.0:  # it went up, by the slopes at both ends
-                reach *= 0.5
-            else:
-                point, gradient = point + step, there
-        self.problem.move_to(point)
 
-    def _mean_gradient(self, point: Tensor, seeds: list[int]) -> Tensor | None:
-        found = self._at(point, seeds)
-        return None if found is None else torch.stack([one.gradient for one in found]).mean(0)
+def too_noisy(state: NewtonState, settings: NewtonSettings, steps: int) -> bool:
+    """Whether averaging the noise out takes more settled steps than there are steps, or than patience allows."""
+    if not (settings.tolerance and state.settled):
+        return False
+    needed = noise_of(state, settings) / (settings.noise_share * settings.tolerance)
+    return needed > max(steps, settings.patience)
 
-    def _at(self, point: Tensor, seeds: list[int]) -> list[Evaluation] | None:
-        """Estimates at a point, one for each seed; None where it cannot be computed."""
-        try:
-            self.problem.move_to(point)
-            return [self.problem.evaluate_with(seed, contrast=True) for seed in seeds]
-        except (RankError, DisagreementError):
-            raise
-        except RTGPError:
-            self.problem.move_to(point)
-            return None
 
-    def _words(self) -> str:
-        if not self.gains:
-            return "no step was good"
-        return (
-            f"a further Newton step promises {self._promise():.0e} per point, and the noise that is left, averaged "
-            f"over {max(1, self.settled)} steps, costs about {self._noise() / max(1, self.settled):.0e}"
-        )
+def words(state: NewtonState, settings: NewtonSettings) -> str:
+    if not state.gains:
+        return "no step was good"
+    count = max(1, state.settled)
+    return (
+        f"a further Newton step promises {promise(state, settings):.0e} per point, and the noise that is left, "
+        f"averaged over {count} steps, costs about {noise_of(state, settings) / count:.0e}"
+    )
 
-    def _outcome(self, status: FitStatus, message: str) -> Outcome:
-        return Outcome(status, self.done, message, self._state())
 
-    def _state(self) -> dict[str, Any]:
-        return {
-            "done": self.done,
-            "settled": self.settled,
-            "reach": self.reach,
-            "stiffness": self.stiffness,
-            "gains": self.gains,
-            "noises": self.noises,
-            "loss": self.loss[0],
-            "loss_error": self.loss[1],
-            "accepted": self.accepted,
-            "gradient": self.gradient,
-            "velocity": self.velocity,
-            "metric": self.metric,
-            "points": self._stacked(self.points),
-            "gradients": self._stacked(self.gradients),
-        }
+def restored(saved: Mapping[str, Any], empty: NewtonState, settings: NewtonSettings, most: int) -> NewtonState:
+    """The state that a checkpoint holds; `empty`: that of a new training; most: steps that may be taken."""
+    saved = {"stiffness": 1.0, "gradient": empty.gradient, **saved}  # an older version saved neither
+    numbers: dict[str, Any] = {
+        "done": int(saved["done"]),
+        "settled": int(saved["settled"]),
+        "reach": float(saved["reach"]),
+        "stiffness": float(saved["stiffness"]),
+        "gains": tuple(map(float, saved["gains"])),
+        "noises": tuple(map(float, saved["noises"])),
+        "loss": float(saved["loss"]),
+        "loss_error": float(saved["loss_error"]),
+    }
+    p, count = len(empty.accepted), len(saved["points"])
+    shapes = {"accepted": (p,), "gradient": (p,), "velocity": (p,), "metric": (p, p)}
+    shapes |= {"points": (count, p), "gradients": (count, p)}
+    for name, shape in shapes.items():
+        tensor = saved[name]
+        if (tensor.shape, tensor.dtype) != (shape, torch.float64) or not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} of shape {tuple(tensor.shape)}, or not finite")
+    state = NewtonState(**numbers, **{name: saved[name] for name in shapes})
+    if any(map(math.isnan, (*state.gains, *state.noises, state.loss, state.loss_error))):
+        raise ValueError("gains, noises or the loss hold NaN")
+    sizes = 0.0 < state.reach <= settings.reach and 1.0 <= state.stiffness <= settings.stiffest
+    if not (0 <= state.done <= most and state.settled >= 0 and sizes):
+        raise ValueError(f"step {state.done} of {most}, reach {state.reach}, stiffness {state.stiffness}")
+    return state
 
-    def _stacked(self, vectors: list[Tensor]) -> Tensor:
-        return torch.stack(vectors) if vectors else self.accepted.new_zeros(0, len(self.accepted))
 
-    def _load(self, state: dict[str, Any]) -> None:
-        self.done, self.settled, self.reach = int(state["done"]), int(state["settled"]), float(state["reach"])
-        self.stiffness = float(state.get("stiffness", 1.0))  # an older version had none, and no gradient
-        state = {"gradient": self.gradient, **state}
-        self.gains, self.noises = list(map(float, state["gains"])), list(map(float, state["noises"]))
-        self.loss = (float(state["loss"]), float(state["loss_error"]))
-        if any(map(math.isnan, (*self.gains, *self.noises, *self.loss))):
-            raise ValueError("gains, noises or the loss hold NaN")
-        p, count = len(self.accepted), len(state["points"])
-        shapes = {"accepted": (p,), "gradient": (p,), "velocity": (p,), "metric": (p, p)}
-        shapes |= {"points": (count, p), "gradients": (count, p)}
-        found = {name: state[name] for name in shapes}
-        for name, shape in shapes.items():
-            tensor = found[name]
-            if (tensor.shape, tensor.dtype) != (shape, torch.float64) or not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"{name} of shape {tuple(tensor.shape)}, or not finite")
-        sizes = 0.0 < self.reach <= _REACH and 1.0 <= self.stiffness <= _STIFFEST
-        if not (0 <= self.done <= self.steps and self.settled >= 0 and sizes):
-            raise ValueError(f"step {self.done} of {self.steps}, reach {self.reach}, stiffness {self.stiffness}")
-        self.accepted, self.gradient = found["accepted"], found["gradient"]
-        self.velocity, self.metric = found["velocity"], found["metric"]
-        self.points, self.gradients = (list(found[name]) for name in ("points", "gradients"))
+def _accepted(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings) -> NewtonState:
+    gradient, noises = evaluation.gradient, state.noises
+    if evaluation.contrast is not None:
+        noises = (*noises, _promised(state, evaluation.contrast, settings))
+    state = replace(
+        state,
+        accepted=evaluation.point,
+        gradient=gradient,
+        loss=evaluation.objective,
+        loss_error=known_error(evaluation),
+        gains=(*state.gains, _promised(state, gradient, settings)),
+        noises=noises,
+    )
+    least = max(settings.clearly * noise_of(state, settings), settings.tolerance)
+    clear = [gain > least for gain in state.gains[-2:]]
+    if not clear[-1]:
+        state = replace(state, settled=state.settled + 1)
+    elif all(clear):  # one alone may be an outlier of the noise
+        state = replace(state, settled=max(0, state.settled - 1))
+    full = _newton_step(state, gradient, settings)
+    if state.settled:
+        state = _settled(state, full, settings)
+    else:
+        state = _without_points(replace(state, velocity=full + settings.momentum * state.velocity))
+    return replace(state, reach=min(settings.reach, settings.regrowth * state.reach))
+
+
+def _settled(state: NewtonState, full: Tensor, settings: NewtonSettings) -> NewtonState:
+    """A part of the full step, or a whole one by the mean of the last gradients where that is clear progress."""
+    points = torch.cat([state.points, state.accepted[None]])
+    gradients = torch.cat([state.gradients, state.gradient[None]])
+    state = replace(state, points=points, gradients=gradients)
+    count, point, mean = _averaged(state, settings)
+    least = max(settings.clearly * noise_of(state, settings) / count, settings.tolerance)
+    if count < settings.least_settled or _promised(state, mean, settings) <= least:
+        return replace(state, velocity=full / state.settled)
+    velocity = point + _newton_step(state, mean, settings) - state.accepted
+    return _without_points(replace(state, velocity=velocity, settled=count))  # as many have been averaged
+
+
+def _averaged(state: NewtonState, settings: NewtonSettings) -> tuple[int, Tensor, Tensor]:
+    """The last half of the settled steps, but three at least if there are: how many, their mean point and mean
+    gradient."""
+    count = min(len(state.points), max(settings.least_settled, state.settled // 2))
+    return count, state.points[-count:].mean(0), state.gradients[-count:].mean(0)
+
+
+def _without_points(state: NewtonState) -> NewtonState:
+    none = state.points[:0]
+    return replace(state, points=none, gradients=none)
+
+
+def _stiffness(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings) -> float:
+    """How much steeper the slope has become on the way from the last accepted point than the information matrix says:
+    with little noise in the data that may be half of the Hessian, and full steps would overshoot for ever."""
+    way = evaluation.point - state.accepted
+    bend = float((evaluation.gradient - state.gradient) @ way)
+    expected = float(way @ state.metric @ way)
+    clear = bend > 2.0 * settings.sigmas * _slope_noise(state, evaluation, settings, way)
+    if not (clear and expected > settings.tolerance):
+        return state.stiffness
+    return min(max(1.0, math.sqrt(state.stiffness * bend / expected)), settings.stiffest)
+
+
+def _slope_noise(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings, way: Tensor) -> float:
+    """A bound of the standard deviation of (g + g')^T s / 2 along a way s: |g|_M |s|_M, where |g|_M^2, in the inverse
+    metric, is twice what the noise promises."""
+    own = 0.0 if evaluation.contrast is None else _promised(state, evaluation.contrast, settings)
+    return math.sqrt(max(noise_of(state, settings), own) * float(way @ state.metric @ way))
+
+
+def _promised(state: NewtonState, gradient: Tensor, settings: NewtonSettings) -> float:
+    """By a Newton step within the whole box, however short steps are just now."""
+    return promised(state.metric, gradient, settings.reach, settings.pivots)
+
+
+def _newton_step(state: NewtonState, gradient: Tensor, settings: NewtonSettings) -> Tensor:
+    return box_newton_step(state.stiffness * state.metric, gradient, state.reach, settings.pivots)

@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import gpytorch
 import torch
-from gpytorch.constraints import Interval
-from gpytorch.kernels import Kernel
-from gpytorch.means import Mean
-from gpytorch.priors import Prior
 from torch import Tensor
 
+from rtgp.baselines import Vecchia
 from rtgp.distributed.errors import DisagreementError, RankError
-from rtgp.errors import (
-    ConvergenceError,
-    InputError,
-    OutOfMemoryError,
-    PrecisionWarning,
-    RTGPError,
-    UnsupportedModelError,
-)
+from rtgp.errors import PrecisionWarning, RTGPError, UnsupportedModelError
 from rtgp.methods import Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
 from rtgp.objectives.protocol import gradient_of
 from rtgp.state import saved_tensor
-from rtgp.training.coordinates import Coordinate, Log, Plain, logarithmic
+from rtgp.training.coordinates import coordinates_of
 from rtgp.training.errors import CheckpointError, TrainingError
-from rtgp.training.headway import Headway, exact_possible, replaceable
+from rtgp.training.evaluation import Evaluation
+from rtgp.training.headway import Headway
 from rtgp.training.history import hyperparameters
+from rtgp.training.obstacles import Situation
 from rtgp.training.priors import absolute, prior_hessian
 
 _log = logging.getLogger("rtgp")
 _COMPARING = 4  # probes at the most, for the comparison of two starts
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One estimate of the objective and its gradient (which is in the leaves' .grad)."""
-
-    objective: float  # what is minimised, per point: priors and added loss terms included
-    loss: float  # negative log marginal likelihood per point
-    gradient_norm: float
-    stats: EstimateStats
-    gradient: Tensor  # (p,): of the objective in the coordinates of training, float64 on the CPU
-    contrast: Tensor | None  # (p,): of mean zero and the gradient's covariance (`LossEstimate`)
-    information: Tensor | None  # (p, p): the average-information matrix and the priors' curvature, per point
 
 
 class Problem:
@@ -69,23 +46,22 @@ class Problem:
         seed: int,
         draws: str = "fresh",
         logarithms: bool = True,
+        headway: Headway | None = None,
     ) -> None:
         self.model, self.likelihood, self.X, self.y = model, likelihood, X, y
         self._seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         self.mll = MarginalLogLikelihood(likelihood, model, method, self.generator, draws)
+        self.gone_over = False  # whether Cholesky has taken the place of another method
         self.changes: list[str] = []  # what obstacles have made of the method, in words
-        self._headway = Headway()
+        self._headway = headway or Headway()
         self._runs: list[int] = []  # iterations of the last evaluations
         self.parameters = {name: p for name, p in self.mll.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise UnsupportedModelError(
                 "Expected a model with parameters to train. Every parameter has requires_grad=False: set it to True."
             )
-        self._coordinates: list[Coordinate] = [
-            logarithmic(self.mll, name, parameter) if logarithms else Plain(parameter)
-            for name, parameter in self.parameters.items()
-        ]
+        self._coordinates = coordinates_of(self.mll, self.parameters, logarithms)
         self.leaves = [coordinate.leaf for coordinate in self._coordinates]  # what optimisers move
         self._good = self.snapshot()
 
@@ -103,72 +79,31 @@ class Problem:
         """Whether its estimates have no noise."""
         return isinstance(self.method, Cholesky)
 
-    def overcome(self, error: RTGPError, last_resort: bool) -> bool:
-        """Whether something could be changed after an evaluation failed, so that it is worth another try.
+    @property
+    def noiseless(self) -> bool:
+        """Whether its estimates are the same in every call, be they exact or not."""
+        return self.exact or (isinstance(self.method, Vecchia) and self.method.rows is None)
 
-        First the precision, the rank or what is stored. Cholesky takes the place of conjugate gradients that make no
-        headway. last_resort: there is no step that could be taken back; then also Cholesky after any other failure, and
-        a jitter, which changes the model.
-        """
-        slow = isinstance(error, ConvergenceError)
-        if slow and self._take_cholesky(f"conjugate gradients made no headway ({_first_sentence(error)})"):
-            return True
-        change = None if self.exact and not last_resort else self.mll.overcome(error)
-        if change is not None:
-            self._change(f"{change} ({_first_sentence(error)})")
-            return True
-        hopeless = isinstance(error, (OutOfMemoryError, InputError)) or not last_resort
-        return not hopeless and self._take_cholesky(_first_sentence(error))
-
-    def consider_cholesky(self, steps_left: int, too_noisy: bool) -> bool:
-        """Take Cholesky where the last runs have cost more than it would, or where noise that cannot be averaged out
-        would keep conjugate gradients busy for all the steps that are left, and these cost more; whether it was
-        taken."""
-        runs = self._runs[-self._headway.recent :]
-        if len(runs) < self._headway.recent or not self._exact_possible():
-            return False
-        mean, most = sum(runs) / len(runs), self._break_even()
-        if mean > most:
-            return self._take_cholesky(f"{mean:.0f} iterations a step, and a factorisation costs as much as {most}")
-        exact_steps = self._headway.exact_steps * self._headway.cost(self.n, *self._size(), self.X.device)
-        return (
-            too_noisy
-            and mean * steps_left > exact_steps
-            and self._take_cholesky("the noise of the gradients is too much to be averaged out in the steps left")
-        )
-
-    def _take_cholesky(self, why: str) -> bool:
-        if not self._exact_possible():
-            return False
+    def take_cholesky(self, why: str) -> None:
+        """Estimate by Cholesky from here on."""
         self._go_over()
-        self._change(f"by Cholesky from here on: {why}")
-        return True
+        self.change(f"by Cholesky from here on: {why}")
 
     def _go_over(self) -> None:
+        self.gone_over = True
         self.mll.reset()
         self.mll = MarginalLogLikelihood(self.likelihood, self.model, Cholesky(), self.generator, self.mll.draws)
 
-    def _change(self, words: str) -> None:
+    def change(self, words: str) -> None:
+        """Note what an obstacle has changed."""
         self.changes.append(words)
         _log.info("%s", words)
 
-    def _exact_possible(self) -> bool:
-        return exact_possible(self.method, self.n, self.X.device)
-
-    def _size(self) -> tuple[int, int]:
-        """Rank of the preconditioner and columns of a run: of the last, or what is usual."""
-        last, columns = self.mll.last, 2 + getattr(self.method, "probes", 0)
-        if last is not None and last.columns:
-            return last.rank, last.columns
-        return math.isqrt(2 * self.n * columns), columns
-
-    def _break_even(self) -> int:
-        return self._headway.break_even(self.n, *self._size(), self.X.device)
-
-    def _most_iterations(self) -> int | None:
-        if not replaceable(self.method) or self.mll.draws == "frozen":
-            return None
-        return self._headway.limit(self.n, *self._size(), self.X.device, self._exact_possible())
+    @property
+    def situation(self) -> Situation:
+        """By which obstacles are judged."""
+        mll, runs = self.mll, tuple(self._runs)
+        return Situation(mll.method, self.n, self.X.device, mll.draws == "frozen", mll.last, runs, self._headway)
 
     def hyperparameters(self) -> dict[str, float]:
         return hyperparameters(self.mll)
@@ -228,15 +163,16 @@ class Problem:
         """Whether the average-information matrix covers every trainable parameter."""
         return self.mll.knows_information(self.model(self.X), self.y)
 
-    def evaluate(self, contrast: bool = False, information: float | None = None) -> Evaluation:
+    def evaluate(self, contrast: bool = False, information: float | None = None, hold: bool = False) -> Evaluation:
         """Estimate at the current parameters. If it fails, they are put back to the last that gave a finite one.
 
-        contrast: whether that is wanted; information: the tolerance of the average-information matrix if it is.
+        contrast: whether that is wanted; information: the tolerance of the average-information matrix if it is. hold:
+        keep what the objective holds between calls as it is.
         """
         self.push()
         draws = self.generator.get_state()
         try:
-            found = self._evaluate(contrast, information)
+            found = self._evaluate(contrast, information, hold)
         except Exception:
             self.generator.set_state(draws)  # another try has the same: new ones would leave out those that fail
             self.restore(self._good)
@@ -248,21 +184,21 @@ class Problem:
         """For `evaluate_with`."""
         return int(torch.randint(2**62, (), generator=self.generator))
 
-    def evaluate_with(self, seed: int, contrast: bool = False) -> Evaluation:
+    def evaluate_with(self, seed: int, contrast: bool = False, hold: bool = False) -> Evaluation:
         """`evaluate` with the draws of a seed; the generator of the training is left where it is."""
         state = self.generator.get_state()
         self.generator.manual_seed(seed)
         try:
-            return self.evaluate(contrast)
+            return self.evaluate(contrast, hold=hold)
         finally:
             self.generator.set_state(state)
 
-    def _evaluate(self, contrast: bool, information: float | None) -> Evaluation:
+    def _evaluate(self, contrast: bool, information: float | None, hold: bool) -> Evaluation:
         for parameter in self.parameters.values():
             parameter.grad = None
-        most = self._most_iterations()
+        most = self.situation.most_iterations
         estimate = self.mll.evaluate(
-            self.model(self.X), self.y, contrast=contrast, information=information, most_iterations=most
+            self.model(self.X), self.y, contrast=contrast, information=information, most_iterations=most, hold=hold
         )
         objective = -estimate.objective
         scatter = None if estimate.contrast is None else self._gradient_of(estimate.contrast)
@@ -292,6 +228,8 @@ class Problem:
         stats = _stats(self.mll)
         self._runs = [*self._runs, stats.iterations][-self._headway.recent :]
         found = Evaluation(
+            point=self.point,
+            n=self.n,
             objective=float(objective.detach()),
             loss=_loss(stats, self.n),
             gradient_norm=math.sqrt(norm),
@@ -330,12 +268,12 @@ class Problem:
         """Independent estimates of the loss at the current parameters, also where training had its draws frozen, each
         with its own standard error: 0 or NaN where it states none."""
         mll = self.mll
-        if mll.draws == "frozen":
+        if mll.draws == "frozen" and not self.noiseless:
             mll = MarginalLogLikelihood(self.likelihood, self.model, mll.method, self.generator)
         found = []
         with nullcontext() if mll is self.mll else mll, torch.no_grad():
             for _ in range(count):
-                mll.evaluate(self.model(self.X), self.y, most_iterations=self._most_iterations())
+                mll.evaluate(self.model(self.X), self.y, most_iterations=self.situation.most_iterations)
                 stats = _stats(mll)
                 found.append((_loss(stats, self.n), stats.value_error / self.n))
         return found
@@ -351,7 +289,7 @@ class Problem:
             self.restore(values)
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrecisionWarning)  # training will say so where it goes on
-                most = self._most_iterations()
+                most = self.situation.most_iterations
                 found = float(-mll.evaluate(self.model(self.X), self.y, most_iterations=most).objective)
         except (RankError, DisagreementError):
             raise
@@ -368,7 +306,7 @@ class Problem:
         moved = []
         for coordinate in self._coordinates:
             leaf = coordinate.leaf.detach().clone()
-            if isinstance(coordinate, Log):
+            if coordinate.logarithmic:
                 common = 2.0 * torch.rand((), generator=generator, dtype=torch.float64) - 1.0
                 own = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
                 leaf += spread * (common + 0.25 * own).to(leaf)
@@ -380,6 +318,7 @@ class Problem:
         return {
             "tensors": {name: value.clone() for name, value in self.mll.state_dict().items()},
             "leaves": self.snapshot(),
+            "coordinates": [coordinate.kind for coordinate in self._coordinates],
             "exact": self.exact,
             "changes": list(self.changes),
             "runs": list(self._runs),
@@ -388,6 +327,13 @@ class Problem:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        kinds = [coordinate.kind for coordinate in self._coordinates]
+        # Version 0.1 wrote no kinds, and knew no other coordinates than these.
+        if list(state.get("coordinates", kinds)) != kinds or ("coordinates" not in state and "inside" in kinds):
+            raise CheckpointError(
+                "Expected a checkpoint whose parameters move in the coordinates of this version. Got others: remove "
+                "the checkpoint folder to begin anew."
+            )
         own = self.mll.state_dict()
         pairs = [
             *zip(self.leaves, state["leaves"], strict=True),
@@ -413,21 +359,6 @@ class Problem:
         self.restore(state["leaves"])
         self._good = self.snapshot()
 
-    def fingerprint(self) -> dict[str, str]:
-        """What makes this problem another than the next: data, model and likelihood, not the parameters' values."""
-        shapes = {name: (tuple(p.shape), str(p.dtype)) for name, p in self.parameters.items()}
-        return {
-            "data": hashlib.sha256(_bytes(self.X) + _bytes(self.y)).hexdigest(),
-            "shape of the data": f"{tuple(self.X.shape)} {self.X.dtype}",
-            "parameters": ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in shapes.items()),
-            "model": _structure(self.mll),
-            "fixed numbers of the model": _fixed_numbers(self.mll),
-        }
-
-
-def _first_sentence(error: Exception) -> str:
-    return str(error).split(". ")[0].rstrip(".")
-
 
 def _flat(pieces: list[Tensor]) -> Tensor:
     return torch.cat([piece.detach().reshape(-1).double().cpu() for piece in pieces])
@@ -440,80 +371,6 @@ def _stats(mll: MarginalLogLikelihood) -> EstimateStats:
 
 def _loss(stats: EstimateStats, n: int) -> float:
     return 0.5 * ((stats.log_det + stats.quadratic) / n + math.log(2.0 * math.pi))
-
-
-def _bytes(x: Tensor) -> bytes:
-    return x.detach().cpu().contiguous().numpy().tobytes()
-
-
-def _structure(root: Any) -> str:
-    """Model, likelihood, mean and kernels by name, and a digest of all modules with their plain settings (such as nu),
-    which their printed form leaves out."""
-    words = []
-    for name, module in root.named_modules():
-        if module is root:
-            continue
-        settings = vars(module) if isinstance(module, gpytorch.Module) else {}
-        plain = {
-            key: value
-            for key, value in settings.items()
-            if not key.startswith("_") and key != "training" and isinstance(value, (bool, int, float, str))
-        }
-        words.append(f"{name}: {type(module).__name__}{plain or ''}")
-    kinds = (type(root.model), type(root.likelihood))
-    parts = [module for module in root.modules() if isinstance(module, (Mean, Kernel))]
-    names = [*(kind.__name__ for kind in kinds), *(_kernel_name(module) for module in parts)]
-    return f"{', '.join(names)}; digest {hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:16]}"
-
-
-def _kernel_name(module: Any) -> str:
-    nu = getattr(module, "nu", None)
-    return type(module).__name__ + (f"(nu={nu})" if isinstance(nu, (int, float)) else "")
-
-
-def _fixed_numbers(root: Any) -> str:
-    """A digest for each group of them: what is not trained and yet decides the optimum."""
-    noise = getattr(getattr(root.likelihood, "noise_covar", None), "noise", None)
-    known = {"noise": noise} if isinstance(noise, Tensor) and not noise.requires_grad else {}
-    fixed = {name: p for name, p in root.named_parameters() if not p.requires_grad}
-    bounds: dict[str, Tensor] = {}
-    priors: dict[str, Tensor] = {}
-    others: dict[str, Tensor] = {}
-    for path, module in root.named_modules():
-        own = dict(module.named_buffers(recurse=False))
-        if isinstance(module, Prior):  # some keep their parameters as plain attributes
-            own.update({name: value for name, value in vars(module).items() if isinstance(value, Tensor)})
-        group = bounds if isinstance(module, Interval) else priors if isinstance(module, Prior) else others
-        group.update({f"{path}.{name}": value for name, value in own.items()})
-    groups = {"known noise": known, "fixed parameters": fixed, "bounds": bounds, "priors": priors, "others": others}
-    return ", ".join(f"{kind} {_digest(numbers)}" for kind, numbers in groups.items() if numbers) or "none"
-
-
-def _digest(numbers: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(numbers):
-        digest.update(name.encode() + _bytes(numbers[name]))
-    return digest.hexdigest()[:8]
-
-
-def check_data(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """X (n, d) and y (n,) in the dtype and on the device of the model's parameters."""
-    like = next((p for p in model.parameters() if p.is_floating_point()), None)
-    dtype = torch.get_default_dtype() if like is None else like.dtype
-    device = torch.device("cpu") if like is None else like.device
-    given = isinstance(X, Tensor) and X.is_floating_point()
-    try:
-        X = torch.as_tensor(X, device=device) if given else torch.as_tensor(X, dtype=dtype, device=device)
-        y = torch.as_tensor(y, device=device).to(X.dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"Expected X and y as tensors or arrays of numbers. {error}") from error
-    X = X[:, None] if X.ndim == 1 else X
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
-        raise InputError(
-            "Expected X of shape (n, d) and y of shape (n,) with the same n. "
-            f"Got {tuple(X.shape)} and {tuple(y.shape)}" + ("; pass y.reshape(-1)." if y.ndim == 2 else ".")
-        )
-    return X, y
 
 
 @contextmanager

@@ -12,18 +12,20 @@ from torch import Tensor
 
 from rtgp.training.problem import Problem
 from rtgp.training.result import FitResult
-from rtgp.training.start import fit_on_subset, part_of
-
-_LEAST = 200  # points of a subset, or all there are: fewer say little about the optima of all
+from rtgp.training.start import StartSettings, fit_on_subset, part_of
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """spread: how far the logarithm of a parameter may be moved from the given start.
+    """Settings of a training from several starts.
+
+    least: number of points of a subset, or all there are: fewer say little about the optima of all.
+    spread: how far the logarithm of a parameter may be moved from the given start.
     trained: how many ends of the fits on a subset are trained on all data, at the most.
     apart: how far one logarithm must be from its like for two ends to be different.
     """
 
+    least: int = 200
     spread: float = 2.0
     trained: int = 3
     apart: float = 0.2
@@ -36,18 +38,19 @@ def train_from_several(
     checkpoint: str | os.PathLike[str] | None,
     train: Callable[[str | None], FitResult],
     settings: Restarts | None = None,
+    start: StartSettings | None = None,
 ) -> FitResult:
     """Fit the given start and `restarts` others on a subset, train the best different ends on all data (`train`, from
     where the model is), and leave the model at the best of these."""
-    settings = settings or Restarts()
-    size = min(problem.n, max(_LEAST, part_of(problem.n)))
+    settings, start = settings or Restarts(), start or StartSettings()
+    size = min(problem.n, max(settings.least, part_of(problem.n, start)))
     generator = torch.Generator().manual_seed(seed)
     given = problem.snapshot()
     starts = [given, *(problem.perturbed(generator, settings.spread) for _ in range(restarts))]
     found: list[tuple[float, list[Tensor]]] = []
-    for start in starts:
-        problem.restore(start)
-        end = fit_on_subset(problem, size, seed)
+    for values in starts:
+        problem.restore(values)
+        end = fit_on_subset(problem, size, seed, start)
         if not isinstance(end, str):
             found.append((end.objective, problem.snapshot()))
     chosen: list[list[Tensor]] = []
@@ -55,8 +58,8 @@ def train_from_several(
         if len(chosen) < settings.trained and all(_distance(values, other) > settings.apart for other in chosen):
             chosen.append(values)
     results: list[tuple[FitResult, list[Tensor]]] = []
-    for number, start in enumerate(chosen or [given], start=1):
-        problem.restore(start)
+    for number, values in enumerate(chosen or [given], start=1):
+        problem.restore(values)
         result = train(None if checkpoint is None else str(Path(checkpoint) / f"start-{number}"))
         problem.pull()
         results.append((result, problem.snapshot()))

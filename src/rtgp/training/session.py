@@ -15,9 +15,10 @@ from torch import Tensor
 from rtgp.distributed import DisagreementError, Group, everywhere
 from rtgp.state import saved_count, saved_number
 from rtgp.training.checkpoint import CheckpointFolder
+from rtgp.training.evaluation import Evaluation
 from rtgp.training.history import History, Row, make_row
 from rtgp.training.packing import pack, unpack
-from rtgp.training.problem import Evaluation, Problem
+from rtgp.training.problem import Problem
 from rtgp.training.progress import Progress
 
 Callback = Callable[[Row, Any], bool | None]

@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
-from rtgp.errors import RTGPError, SettingError
-from rtgp.methods import Cholesky
-from rtgp.ownership import without_cycles
-from rtgp.training.lbfgs import Surface, minimise
+from rtgp.errors import RTGPError
+from rtgp.methods import Cholesky, Method
+from rtgp.objectives.reading import on_subset
+from rtgp.training.lbfgs import Array, Surface, minimise
 from rtgp.training.problem import Problem
 
-SUBSET = 1000  # points, or half of the data if that is less
-_LARGE = 200  # points, from which on "auto" takes a subset: Adam alone is slow even with exact gradients
-_STEPS = 60
-_TOLERANCE = 1e-5
-# How far a logarithm may go. An input that the subset does not need must not be lost for the whole: at a lengthscale
-# of thousands its gradient has vanished, and no step size of 0.1 brings it back in time.
-_REACH = (-9.0, 3.0)
-_POINTS_PER_PARAMETER = 5
+
+@dataclass(frozen=True)
+class StartSettings:
+    """A fit by Cholesky and L-BFGS on some of the points.
+
+    subset: number of points, or half of the data if that is less.
+    large: number of data points from which on "auto" takes a subset: Adam alone is slow even with exact gradients.
+    points_per_parameter: with fewer points of a subset than this for each parameter, "auto" takes none.
+    steps: the most steps of the fit.
+    tolerance: relative decrease of a step at which the fit ends.
+    reach: how far a logarithm may go, down and up. An input that the subset does not need must not be lost for the
+        whole: at a lengthscale of thousands its gradient has vanished, and no step size of 0.1 brings it back in time.
+    fallen, nothing_learned: with little noise the loss at the start may be so high that it falls all the way along the
+        first gradient, to a lengthscale of nothing, where no slope is left. Where a logarithm has fallen by `fallen`,
+        or the objective is within `nothing_learned` per point of that of independent targets, the fit is tried
+        again ...
+    rounds: ... with rounds first that go less far: (how far either way, for how many steps).
+    """
+
+    subset: int = 1000
+    large: int = 200
+    points_per_parameter: int = 5
+    steps: int = 60
+    tolerance: float = 1e-5
+    reach: tuple[float, float] = (-9.0, 3.0)
+    fallen: float = -6.0
+    nothing_learned: float = 0.05
+    rounds: tuple[tuple[float, int], ...] = ((1.0, 8), (3.0, 12))
 
 
-def part_of(n: int) -> int:
+DEFAULT = StartSettings()
+
+
+def part_of(n: int, settings: StartSettings = DEFAULT) -> int:
     """How many of n points a start takes unless told otherwise."""
-    return min(SUBSET, n // 2)
+    return min(settings.subset, n // 2)
 
 
-def subset_size(subset_start: str | bool | int, n: int, parameters: int) -> tuple[int, str]:
-    """How many points to begin with (0: none), and in words why none."""
-    if subset_start == "auto":
-        if n < _LARGE:
-            return 0, f"the given hyperparameters (a subset start is taken from {_LARGE} points on)"
-        size = part_of(n)
-        if parameters * _POINTS_PER_PARAMETER > size:
-            return 0, f"the given hyperparameters ({parameters} are too many for a start from {size} points)"
-        return size, ""
-    if subset_start is True:
-        return min(SUBSET, n), ""
-    if subset_start is False:
-        return 0, "the given hyperparameters"
-    if isinstance(subset_start, int) and subset_start >= 2:
-        return min(subset_start, n), ""
-    raise SettingError(
-        "The 'subset_start' parameter must be 'auto', True, False or a number of points from 2. "
-        f"Got {subset_start!r} instead."
-    )
-
-
-def start_from_subset(problem: Problem, size: int, seed: int) -> str:
+def start_from_subset(problem: Problem, size: int, seed: int, settings: StartSettings = DEFAULT) -> str:
     """Set the parameters to those fitted on `size` random points, or leave them where these are no better on all
     points; what was done, in words."""
     began, given = time.perf_counter(), problem.snapshot()
-    fitted = fit_on_subset(problem, size, seed)
+    fitted = fit_on_subset(problem, size, seed, settings)
     if isinstance(fitted, str):
         return f"the given hyperparameters (the fit on {size} points failed: {fitted})"
     words = (
@@ -82,28 +82,49 @@ class SubsetFit:
     evaluations: int
 
 
-def fit_on_subset(problem: Problem, size: int, seed: int) -> SubsetFit | str:
+def fit_on_subset(problem: Problem, size: int, seed: int, settings: StartSettings = DEFAULT) -> SubsetFit | str:
     """Go to the parameters fitted by Cholesky on `size` random points; why that failed, in words, where it did."""
     index = torch.randperm(problem.n, generator=torch.Generator().manual_seed(seed))[:size].to(problem.X.device)
-    small = _on_subset(problem, index, seed)
+    try:
+        small = on_points(problem, index, Cholesky(), seed)
+    except RTGPError as error:  # some models cannot be copied
+        return str(error)
     surface = Surface(small)
     origin = surface.x()
-    bounds = [(float(value) + _REACH[0], float(value) + _REACH[1]) for value in origin]
     try:
-        minimise(surface, origin, _STEPS, _TOLERANCE, lambda x: None, bounds)
+        end, value = _minimised(surface, origin, (), settings)
+        alone = 0.5 * math.log(2.0 * math.pi * math.e * max(float(small.y.var(correction=0)), 1e-300))
+        if float((end - origin).min()) < settings.fallen or value > alone - settings.nothing_learned:
+            cautious = _minimised(surface, origin, settings.rounds, settings)
+            end, value = min((end, value), cautious, key=lambda found: found[1])
     except RTGPError as error:
         return str(error)
+    surface.move_to(end)
     problem.take_parameters(small)
-    return SubsetFit(min(surface.values), len(surface.values))
+    return SubsetFit(value, len(surface.values))
 
 
-def _on_subset(problem: Problem, index: torch.Tensor, seed: int) -> Problem:
-    model, likelihood = copy.deepcopy((problem.model, problem.likelihood))  # together: they share modules
-    without_cycles(model), without_cycles(likelihood)
-    X, y = problem.X[index].double(), problem.y[index].double()
-    model.double().set_train_data(X, y, strict=False)
-    likelihood.double()
-    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        noise: Any = likelihood.noise_covar
-        noise.noise = noise.noise[index]
-    return Problem(model.train(), likelihood.train(), X, y, Cholesky(), seed)
+def _minimised(
+    surface: Surface, origin: Array, rounds: tuple[tuple[float, int], ...], settings: StartSettings
+) -> tuple[Array, float]:
+    """Where L-BFGS from the origin ends, and the objective there; after rounds in which it may go less far."""
+    whole, here = within_reach(origin, settings), origin
+    for reach, steps in rounds:
+        near = [(max(v - reach, low), min(v + reach, high)) for v, (low, high) in zip(here, whole, strict=True)]
+        minimise(surface, here, steps, settings.tolerance, lambda x: None, near)
+        here = surface.x()
+    minimise(surface, here, settings.steps, settings.tolerance, lambda x: None, whole)
+    end = surface.x()
+    return end, surface(end)[0]
+
+
+def within_reach(origin: Array, settings: StartSettings = DEFAULT) -> list[tuple[float, float]]:
+    """Bounds of a fit from here."""
+    down, up = settings.reach
+    return [(float(value) + down, float(value) + up) for value in origin]
+
+
+def on_points(problem: Problem, index: torch.Tensor, method: Method, seed: int, draws: str = "fresh") -> Problem:
+    """The problem on some of its points, by another method, in float64: a copy."""
+    model, likelihood, X, y = on_subset(problem.model, problem.likelihood, problem.X, problem.y, index)
+    return Problem(model, likelihood, X, y, method, seed, draws)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
-_SIGMAS = 2.0  # how sure we must be that what is left to gain is below the tolerance
 
-
+@dataclass(frozen=True)
 class Plateau:
     """Met when the fall of the mean loss from one window to the next is *surely* below a tolerance.
 
     The fall is estimated as (mean of the window before) - (mean of the last window), with the standard error that the
     scatter about a straight line within each window gives. The criterion is max(fall, 0) + 2 standard errors <
     tolerance: an objective too noisy for this to be said never meets it, so noise alone cannot end the training.
+
+    window: number of steps.
+    tolerance: per point.
+    sigmas: number of standard errors by which what is left to gain must surely be below the tolerance.
     """
 
-    def __init__(self, window: int, tolerance: float) -> None:
-        self.window, self.tolerance = window, tolerance
+    window: int
+    tolerance: float
+    sigmas: float = 2.0
 
     def measure(self, losses: list[float]) -> tuple[float, float] | None:
         """(fall, its standard error) from the last two windows; None where there are too few steps."""
@@ -35,7 +40,7 @@ class Plateau:
 
     def met(self, losses: list[float]) -> bool:
         found = self.measure(losses)
-        return found is not None and max(found[0], 0.0) + _SIGMAS * found[1] < self.tolerance
+        return found is not None and max(found[0], 0.0) + self.sigmas * found[1] < self.tolerance
 
     def words(self, losses: list[float]) -> str:
         found = self.measure(losses)

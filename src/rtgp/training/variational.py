@@ -28,7 +28,7 @@ from rtgp.objectives import EstimateStats
 from rtgp.ownership import without_cycles
 from rtgp.posterior import posterior
 from rtgp.solvers.cholesky import cholesky_factor
-from rtgp.training.coordinates import logarithmic
+from rtgp.training.coordinates import coordinates_of
 from rtgp.training.errors import TrainingError
 from rtgp.training.history import History, hyperparameters, make_row
 from rtgp.training.progress import Progress
@@ -116,7 +116,7 @@ class _Descent:
         self._objective = without_cycles(VariationalELBO(model.likelihood, model, num_data=n), recurse=False)
         self._model, self._likelihood = model, model.likelihood
         own = {name: p for name, p in hyperparameters.named_parameters() if p.requires_grad}
-        self._coordinates = [logarithmic(hyperparameters, name, p) for name, p in own.items()]
+        self._coordinates = coordinates_of(hyperparameters, own)
         known = {id(parameter) for parameter in own.values()}
         others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
         leaves = [coordinate.leaf for coordinate in self._coordinates]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +47,9 @@ class TritonOperator(TiledOperator):
 
         v = _single(columns(v, self.form.size))
         return product(self._pair, v, "float32", self.tuning, wide=True).mul_(self._scale)
+
+    def bilinears(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        return [self.bilinear(u, v) for u, v in pairs]
 
     def bilinear(self, u: Tensor, v: Tensor) -> Tensor:
         from rtgp.operators.triton.gradient import gradient

@@ -17,10 +17,11 @@ from rtgp.kernels import read_kernel
 from rtgp.methods import RRCG, Cholesky
 from rtgp.objectives import Batch, Extras
 from rtgp.objectives.control_coefficients import Coefficients, by_cost
-from rtgp.objectives.control_variate import COEFFICIENT, NystroemControl
 from rtgp.objectives.protocol import gradient_of
 from rtgp.operators import make_from_form
-from rtgp.solvers import LowRankPlusIdentity, PivotedCholesky, WhitenedSystem
+from rtgp.preconditioners import LowRank, PivotedCholesky
+from rtgp.preconditioners.nystroem_control import COEFFICIENT, NystroemControl
+from rtgp.solvers import WhitenedSystem
 
 N, D = 48, 3
 MATERN52 = partial(MaternKernel, nu=2.5)
@@ -73,7 +74,7 @@ def test_follows_its_formula(pivoting: str, per_point: bool) -> None:
     factor = PivotedCholesky(12, pivoting).factor(
         system.kernel_diagonal(), system.kernel_rows, 1, generator, pivots=pivots
     )
-    preconditioner = LowRankPlusIdentity(factor, torch.float64)
+    preconditioner = LowRank(factor, torch.float64)
     index = torch.cat(pivots)
     control = NystroemControl.of(preconditioner, factor, index, torch.float64)
     kernel = system.kernel_rows(torch.arange(N))  # S K S
@@ -84,7 +85,9 @@ def test_follows_its_formula(pivoting: str, per_point: bool) -> None:
     now = WhitenedSystem(make_from_form(batch.form, "dense"), batch.noise)
     duals = torch.randn(N, 4, dtype=torch.float64, generator=generator)
     weights = torch.tensor([0.3, 0.1, -0.2, 0.4], dtype=torch.float64)
-    found = torch.autograd.grad(control.losses(now, duals, weights, batch).sum(), parameters, retain_graph=True)
+    found = torch.autograd.grad(
+        control.losses(now, duals, weights, weights, batch.form, batch.noise).sum(), parameters, retain_graph=True
+    )
     found = torch.cat([g.reshape(-1) for g in found])
 
     inverse = torch.linalg.inv(factor @ factor.T + torch.eye(N, dtype=torch.float64))

@@ -9,7 +9,7 @@ has the same mean for every c and every fixed M, and a smaller variance for some
 z^T P^-1 dA P^-1 z, and M is dA as far as the pivots see it. B stays what it was when the preconditioner was made; M is
 then no longer the derivative of anything, but as fixed as before.
 
-The kernel's part of it and the noise's may have different c (`control_coefficients`).
+The kernel's part of it and the noise's may have different c (`rtgp.objectives.control_coefficients`).
 
 It takes the kernel between all points and the pivots, a small part of K.
 """
@@ -24,10 +24,13 @@ from torch import Tensor
 
 from rtgp.distributed import Group
 from rtgp.kernels import KernelForm
-from rtgp.objectives.protocol import Batch
 from rtgp.operators.protocol import attach_gradients, tiles
-from rtgp.solvers import LowRankPlusIdentity, WhitenedSystem
-from rtgp.state import saved_scalar, saved_tensor
+from rtgp.preconditioners.combined import LowRankAndNeighboursInverse
+from rtgp.preconditioners.low_rank import LowRank
+from rtgp.solvers import WhitenedSystem
+from rtgp.state import saved_tensor
+
+WithLowRank = LowRank | LowRankAndNeighboursInverse
 
 # Where P is good the best c was .46 to .67 on pol, kin40k, elevators and protein (2000 points each), and the variance
 # is flat around it.
@@ -37,75 +40,63 @@ _ENTRIES, _ENTRIES_ON_CARD = 2**22, 2**24  # of K at once: few, large pieces whe
 
 
 class NystroemControl:
-    """M for one preconditioner. pivots (m,); b (m, k) float64 with B = b Q^T, Q the preconditioner's basis."""
+    """M for one preconditioner with a low-rank part.
 
-    def __init__(
-        self,
-        preconditioner: LowRankPlusIdentity,
-        pivots: Tensor,
-        b: Tensor,
-        dtype: torch.dtype,
-        guess: float = COEFFICIENT,  # of c, before anything is known
-    ) -> None:
-        self.preconditioner, self.pivots, self.b, self.guess = preconditioner, pivots, b.contiguous(), guess
-        half = preconditioner.core_inverse @ self.b.T  # C^-1 b^T, (k, m)
-        self._core = half.T @ half  # B P^-1 B^T, (m, m)
+    basis W (n, k) float64, or this rank's rows of it, and b (m, k) float64 with B = b W^T; pivots (m,).
+    """
+
+    def __init__(self, preconditioner: WithLowRank, pivots: Tensor, b: Tensor, dtype: torch.dtype) -> None:
+        self.preconditioner, self.pivots, self.b = preconditioner, pivots, b.contiguous()
+        self.basis, solved = _basis_and_solved(preconditioner)
+        self._group = preconditioner.group if isinstance(preconditioner, LowRank) else Group.alone()
+        self._own = self._group.own(preconditioner.size)
         # P^-1 B^T, (n, m), or this rank's rows: the one large part, in the working precision
-        self._cross = (preconditioner.basis @ (preconditioner.core_inverse.T @ half)).to(dtype)
+        cross = solved @ self.b.T
+        self._core = self.b @ self._group.sum(self.basis.T @ cross)  # B P^-1 B^T, (m, m)
+        self._cross = cross.to(dtype)
         self._diagonal = preconditioner.inverse_diagonal()  # of P^-1, (n,)
 
     @staticmethod
-    def first_guess(system: WhitenedSystem) -> float:
+    def first_guess(system: WhitenedSystem, whole: float = COEFFICIENT) -> float:
         """Of c: 0 where rounding may have made M something else. B has digits as the trace of S K S allows, and M is a
         difference of terms of its size: on bike (n = 2000, float64) the variance with one half of it was a third of
         that without up to a trace of 7e9, three times as large at 4e10, and grew with its square from there on. A
         synthetic kernel of one scale was served up to 5e12, and a rough one is: the bound is the one that real data
         asked for."""
-        return COEFFICIENT if float(system.kernel_diagonal().sum()) <= _LARGEST_TRACE else 0.0
+        return whole if float(system.kernel_diagonal().sum()) <= _LARGEST_TRACE else 0.0
 
     @classmethod
-    def of(
-        cls,
-        preconditioner: LowRankPlusIdentity,
-        factor: Tensor,
-        pivots: Tensor,
-        dtype: torch.dtype,
-        guess: float = COEFFICIENT,
-    ) -> NystroemControl:
+    def of(cls, preconditioner: WithLowRank, factor: Tensor, pivots: Tensor, dtype: torch.dtype) -> NystroemControl:
         """From L (n, k) and the m >= k pivots it was made from: with K_nI = L L_I^T, B = L_I (L_I^T L_I)^-1 L^T."""
-        group = preconditioner.group
+        group = preconditioner.group if isinstance(preconditioner, LowRank) else Group.alone()
         at_pivots = group.take(factor, pivots, preconditioner.size)  # L_I, (m, k)
         # An error in B changes M, which may be anything fixed: the normal equations will do.
         gram = at_pivots.T @ at_pivots
         gram.diagonal().mul_(1.0 + 1e-12)
         t = torch.cholesky_solve(at_pivots.T, torch.linalg.cholesky(gram)).T
-        return cls(preconditioner, pivots, t @ group.sum(factor.T @ preconditioner.basis), dtype, guess)
+        if isinstance(preconditioner, LowRank):
+            t = t @ group.sum(factor.T @ preconditioner.basis)
+        return cls(preconditioner, pivots, t, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
-        guess = torch.tensor(self.guess, dtype=torch.float64)
-        return {"control_pivots": self.pivots, "control_b": self.b, "control_guess": guess}
+        return {"control_pivots": self.pivots, "control_b": self.b}
 
     @classmethod
     def from_state_dict(
-        cls, preconditioner: LowRankPlusIdentity, state: Mapping[str, Any], dtype: torch.dtype
+        cls, preconditioner: WithLowRank, state: Mapping[str, Any], dtype: torch.dtype
     ) -> NystroemControl:
-        state = {"control_guess": torch.tensor(COEFFICIENT, dtype=torch.float64), **state}  # older versions
         n = preconditioner.size
         pivots = saved_tensor(state, "control_pivots", (None,), torch.int64, (0, n - 1))
         if len(set(pivots.tolist())) != len(pivots):
             raise ValueError("'control_pivots' must be different points. Got some twice.")
-        b = saved_tensor(state, "control_b", (len(pivots), preconditioner.rank))
-        return cls(preconditioner, pivots, b, dtype, saved_scalar(state, "control_guess", (0.0, 1.0)))
+        return cls(preconditioner, pivots, saved_tensor(state, "control_b", (len(pivots), preconditioner.rank)), dtype)
 
-    def losses(self, system: WhitenedSystem, duals: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-        """(2,): the gradient of the first is sum_p w_p (z_p^T P^-1 M P^-1 z_p - tr(P^-1 M)), that of the second the
-        same for the noise.
-
-        duals (n, p): P^-1 z; weights w (p,).
-        """
+    def losses(
+        self, system: WhitenedSystem, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
+    ) -> Tensor:
         weights = weights.double()
-        group, own = self.preconditioner.group, self.preconditioner.own
-        seen = self.b @ group.sum(self.preconditioner.basis.T @ duals[own].double())  # B P^-1 z, (m, p)
+        group, own = self._group, self._own
+        seen = self.b @ group.sum(self.basis.T @ duals[own].double())  # B u, (m, p)
         total = float(weights.sum())
         # On K_nI: twice the difference of z^T P^-1 B^T and its mean; that on K_II is taken from the pivots' rows.
         cross = duals[own] @ (seen * weights).T.to(duals.dtype)
@@ -116,10 +107,18 @@ class NystroemControl:
         scale = system.noise.rsqrt().to(cross.dtype)
         cross *= scale[own, None]
         cross *= 2.0 * scale[self.pivots]
-        noise = (duals.double().square() @ weights - total * self._diagonal) / system.noise
-        kernel = contract_columns(batch.form, self.pivots, cross, group)
-        variances = batch.noise.expand(batch.form.size)
-        return torch.stack([kernel, (variances * noise.to(variances.dtype)).sum().to(kernel.dtype)])
+        by_noise = (duals.double().square() @ weights - total * self._diagonal) / system.noise
+        kernel = contract_columns(form, self.pivots, cross, group)
+        variances = noise.expand(form.size)
+        return torch.stack([kernel, (variances * by_noise.to(variances.dtype)).sum().to(kernel.dtype)])
+
+
+def _basis_and_solved(preconditioner: WithLowRank) -> tuple[Tensor, Tensor]:
+    """W and P^-1 W: of the low rank its orthonormal columns, of both together the columns of L."""
+    if isinstance(preconditioner, LowRank):
+        inverse = preconditioner.core_inverse
+        return preconditioner.basis, preconditioner.basis @ (inverse.T @ inverse)
+    return preconditioner.factor, preconditioner.solve(preconditioner.factor)[0]
 
 
 def contract_columns(form: KernelForm, index: Tensor, weight: Tensor, group: Group) -> Tensor:

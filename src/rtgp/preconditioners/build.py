@@ -1,0 +1,88 @@
+"""Makes a preconditioner of a given shape, with its control variate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtgp.preconditioners.combined import LowRankAndNeighboursInverse
+from rtgp.preconditioners.low_rank import LowRank
+from rtgp.preconditioners.neighbour_control import NeighbourControl
+from rtgp.preconditioners.nystroem_control import NystroemControl
+from rtgp.preconditioners.pivoted_cholesky import PivotedCholesky, factor_of
+from rtgp.preconditioners.protocol import Control, Preconditioner
+from rtgp.preconditioners.shape import Shape
+from rtgp.preconditioners.sparse_inverse import SparseInverse, neighbours_of
+from rtgp.solvers import WhitenedSystem
+
+FLATTEST, STEEPEST = 0.5, 16.0  # powers of the rank in the eigenvalues that are believed
+_CANDIDATES = 4  # for each neighbour taken, where they are ranked by what the low rank leaves
+
+
+@dataclass(frozen=True)
+class Built:
+    """A preconditioner as it was made."""
+
+    shape: Shape
+    preconditioner: Preconditioner
+    decay: float = 1.0  # the eigenvalues of A fall like rank^-decay
+    pattern: Tensor | None = None  # (n, c): the nearest earlier points that neighbours were taken from
+    factor: Tensor | None = None  # L (n, k), or this rank's rows where there are no neighbours
+    pivots: Tensor | None = None  # that L was made from
+
+    def control(self, dtype: torch.dtype) -> Control | None:
+        """Its control variate."""
+        made = self.preconditioner
+        if isinstance(made, SparseInverse):
+            return NeighbourControl(made)
+        if self.factor is None or self.pivots is None:
+            return None
+        assert isinstance(made, (LowRank, LowRankAndNeighboursInverse))
+        return NystroemControl.of(made, self.factor, self.pivots, dtype)
+
+
+def build(
+    shape: Shape,
+    system: WhitenedSystem,
+    generator: torch.Generator,
+    pivoting: PivotedCholesky | None = None,
+    pattern: Tensor | None = None,
+) -> Built:
+    """pattern: of an earlier one, where that still serves and has as many columns as are asked for."""
+    n, noise, form = system.size, system.noise, system.operator.form
+    course: list[tuple[int, float]] = []
+    pivots: list[Tensor] = []
+    factor = None
+    if shape.rank or not shape.count:
+        settings = PivotedCholesky() if pivoting is None else pivoting
+        factor = factor_of(system, settings, 1, generator, shape.rank, course, pivots)
+    if not shape.count or (factor is not None and factor.shape[1] == 0):
+        assert factor is not None
+        made: Preconditioner = LowRank(factor, system.dtype, system.group, n)
+    else:
+        wanted = min(shape.count * (1 if factor is None else _CANDIDATES), max(n - 1, 1))
+        if pattern is None or pattern.shape[1] < wanted:
+            pattern = neighbours_of(system, wanted, generator)
+        if factor is None:
+            made = SparseInverse.of(form, noise, pattern[:, : shape.count], system.dtype)
+        else:
+            factor = system.group.gather_rows(factor, n)  # like G, the same on every rank
+            made = LowRankAndNeighboursInverse.of(form, noise, factor, pattern[:, :wanted], shape.count, system.dtype)
+    # What it came to: a kernel of low rank has fewer columns than were asked for.
+    shape = Shape(made.rank, made.neighbours)
+    return Built(shape, made, decay_of(course), pattern, factor, torch.cat(pivots) if pivots else None)
+
+
+def decay_of(course: list[tuple[int, float]]) -> float:
+    """The slope of log(1 + eigenvalue) against log(rank), a line through the second half of the ranks."""
+    points = [(math.log(k), math.log1p(eigenvalue)) for k, eigenvalue in course]
+    points = [point for point in points if point[0] >= points[-1][0] - math.log(2.0)]
+    if len(points) < 2:
+        return 1.0
+    x, y = torch.tensor(points, dtype=torch.float64).T
+    x = x - x.mean()
+    slope = -float((x * y).sum() / x.square().sum())
+    return min(max(slope, FLATTEST), STEEPEST)

@@ -1,0 +1,54 @@
+"""Settings of preconditioners, as users give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rtgp.errors import SettingError
+from rtgp.preconditioners.pivoted_cholesky import PivotedCholesky
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Neighbours alone: a sparse inverse factor, for rough, spatial or nearly noise-free data.
+
+    count: earlier points that each point is conditioned on; None: 32.
+    """
+
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        _positive_or_none(self, "count")
+
+
+@dataclass(frozen=True)
+class LowRankAndNeighbours:
+    """A low rank, and neighbours for what it leaves.
+
+    rank: columns of the low-rank part; None: sqrt(2 n r) for r right-hand sides. count: neighbours; None: 64.
+    """
+
+    rank: int | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        _positive_or_none(self, "rank")
+        _positive_or_none(self, "count")
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """A low rank, neighbours or both, of the size that makes the cheapest step: found by trials, and found again after
+    the hyperparameters have moved far."""
+
+
+PreconditionerSettings = PivotedCholesky | Neighbours | LowRankAndNeighbours | Automatic
+
+
+def _positive_or_none(settings: object, name: str) -> None:
+    value = getattr(settings, name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise SettingError(
+            f"The '{name}' parameter of {type(settings).__name__} must be a positive integer or None. "
+            f"Got {value!r} instead."
+        )

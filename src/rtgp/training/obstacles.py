@@ -1,0 +1,112 @@
+"""Obstacles on the way: an evaluation that fails, conjugate gradients that make no headway. What is changed, and why.
+
+The decision for Cholesky is a pure function of a `Situation`. `overcome` and `consider_cholesky` carry it out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from rtgp.errors import ConvergenceError, InputError, OutOfMemoryError, RTGPError
+from rtgp.methods import Method
+from rtgp.objectives import EstimateStats
+from rtgp.training.headway import Headway, exact_possible, replaceable
+
+if TYPE_CHECKING:
+    from rtgp.training.problem import Problem
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What decides how long a run may take and whether Cholesky takes the method's place."""
+
+    method: Method
+    n: int  # data points
+    device: torch.device
+    frozen: bool  # whether the random draws are: then the surface must stay the same
+    last: EstimateStats | None  # the last estimate
+    runs: tuple[int, ...]  # iterations of the last evaluations
+    settings: Headway = field(default_factory=Headway)
+
+    @property
+    def exact_possible(self) -> bool:
+        return exact_possible(self.method, self.n, self.device)
+
+    @property
+    def most_iterations(self) -> int | None:
+        """After which one run is given up; None: never."""
+        if not replaceable(self.method) or self.frozen:
+            return None
+        return self.settings.limit(self.n, *self._size(), self.device, self.exact_possible)
+
+    def why_cholesky(self, steps_left: int, too_noisy: bool) -> str | None:
+        """Why Cholesky is the cheaper from here on; None where it is not.
+
+        It is where the last runs cost more than a factorisation. It is also where noise that cannot be averaged out
+        keeps conjugate gradients busy for all the steps that are left, and these cost more.
+        """
+        runs = self.runs[-self.settings.recent :]
+        if len(runs) < self.settings.recent or not self.exact_possible:
+            return None
+        size, mean = (*self._size(), self.device), sum(runs) / len(runs)
+        most = self.settings.break_even(self.n, *size)
+        if mean > most:
+            return f"{mean:.0f} iterations a step, and a factorisation costs as much as {most}"
+        if too_noisy and mean * steps_left > self.settings.exact_steps * self.settings.cost(self.n, *size):
+            return "the noise of the gradients is too much to be averaged out in the steps left"
+        return None
+
+    def why_cholesky_at_last(self, steps: int, spent: int) -> str | None:
+        """Why Cholesky goes on where all steps are used up: it costs no more than the iterations spent."""
+        if not self.exact_possible:
+            return None
+        wanted = self.settings.exact_steps * self.settings.cost(self.n, *self._size(), self.device)
+        return f"no end in {steps} steps, which have cost as much as it will" if spent > wanted else None
+
+    def _size(self) -> tuple[int, int]:
+        """Rank of the preconditioner and columns of a run: of the last, or what is usual."""
+        if self.last is not None and self.last.columns:
+            return self.last.rank, self.last.columns
+        columns = 2 + getattr(self.method, "probes", 0)
+        return math.isqrt(2 * self.n * columns), columns
+
+
+def overcome(problem: Problem, error: RTGPError, last_resort: bool) -> bool:
+    """Change something after an evaluation failed; whether that makes it worth another try.
+
+    First the precision, the rank or what is stored. Cholesky takes the place of conjugate gradients that make no
+    headway. last_resort: there is no step that could be taken back; then also Cholesky after any other failure, and
+    a jitter, which changes the model.
+    """
+    words = str(error).split(". ")[0].rstrip(".")
+    possible = problem.situation.exact_possible
+    if isinstance(error, ConvergenceError) and possible:
+        problem.take_cholesky(f"conjugate gradients made no headway ({words})")
+        return True
+    change = None if problem.exact and not last_resort else problem.mll.overcome(error)
+    if change is not None:
+        problem.change(f"{change} ({words})")
+        return True
+    if isinstance(error, (OutOfMemoryError, InputError)) or not (last_resort and possible):
+        return False
+    problem.take_cholesky(words)
+    return True
+
+
+def consider_cholesky(problem: Problem, steps_left: int, too_noisy: bool) -> None:
+    """Take Cholesky where it is the cheaper."""
+    why = problem.situation.why_cholesky(steps_left, too_noisy)
+    if why is not None:
+        problem.take_cholesky(why)
+
+
+def consider_cholesky_at_last(problem: Problem, steps: int, spent: int) -> bool:
+    """Take Cholesky where all steps are used up, if it is cheap beside them; whether it was taken."""
+    why = problem.situation.why_cholesky_at_last(steps, spent)
+    if why is not None:
+        problem.take_cholesky(why)
+    return why is not None

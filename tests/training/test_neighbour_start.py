@@ -1,0 +1,102 @@
+"""The start by the likelihood of neighbours: near the optimum where that serves, and never taken where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gpytorch import kernels
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+
+import rtgp
+from gp_models import airports, make
+from rtgp.errors import RTGPError
+from rtgp.training import neighbour_start
+from rtgp.training.neighbour_start import (
+    DEFAULT,
+    NeighbourFit,
+    fit_by_neighbours,
+    improve_by_neighbours,
+    pays,
+    start_from_neighbours,
+)
+from rtgp.training.problem import Problem
+
+SMALL = replace(DEFAULT, counts=(6, 12), rows=(100, 250), least=150)
+
+
+def problem(n: int = 300, method: object = None, kernel: object = None) -> Problem:
+    x, y = airports(n)
+    model = make(x, y, kernel=kernels.ScaleKernel(kernels.MaternKernel(nu=0.5)) if kernel is None else kernel)
+    return Problem(model, model.likelihood, x, y, rtgp.Cholesky() if method is None else method, 0)
+
+
+def test_it_ends_near_the_optimum_of_all_points() -> None:
+    one = problem()
+    before = one.snapshot()
+    assert isinstance(fit_by_neighbours(one, 0, SMALL), NeighbourFit)
+    there = one.snapshot()
+    rtgp.fit(one.model, one.likelihood, one.X, one.y, method="cholesky")
+    one.model.train(), one.likelihood.train()
+    one.pull()
+    values = [one.objective_at(at, 0) for at in (one.snapshot(), there, before)]
+    assert values[0] <= values[1] < values[0] + 0.02
+    assert values[2] > values[1]
+
+
+def test_it_is_taken_where_the_objective_is_lower() -> None:
+    one = problem(method=rtgp.RRCG())
+    before = one.objective_at(one.snapshot(), 0)
+    words = improve_by_neighbours(one, "the given hyperparameters", 100, 0, SMALL)
+    assert words.startswith("the given hyperparameters; then fitted by 12 neighbours of each point (")
+    assert "per point lower" in words
+    assert one.objective_at(one.snapshot(), 0) < before
+
+
+def test_it_is_not_taken_where_the_objective_is_higher(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = problem(method=rtgp.RRCG())
+    rtgp.fit(one.model, one.likelihood, one.X, one.y, method="cholesky")
+    one.model.train(), one.likelihood.train()
+    one.pull()
+    best = one.snapshot()
+    words = improve_by_neighbours(one, "a start", 100, 0, replace(SMALL, counts=(1, 1)))
+    assert words.startswith("a start; not from a fit by 1 neighbours of each point (")
+    assert "per point higher" in words
+    assert all(torch.equal(a, b) for a, b in zip(best, one.snapshot(), strict=True))
+
+    def fails(*_: object) -> None:
+        raise RTGPError("no such luck")
+
+    monkeypatch.setattr(neighbour_start, "minimise", fails)
+    assert (
+        improve_by_neighbours(one, "a start", 100, 0, SMALL) == "a start; a fit by 12 neighbours failed: no such luck"
+    )
+    assert (
+        start_from_neighbours(one, rtgp.Vecchia(), 0) == "the given hyperparameters (a first fit failed: no such luck)"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(best, one.snapshot(), strict=True))
+
+
+def test_where_it_can_pay() -> None:
+    few = replace(DEFAULT, least=100)
+    assert pays(problem(method=rtgp.RRCG()), 150, few)
+    assert pays(problem(method=rtgp.CG()), 150, few)
+    assert not pays(problem(method=rtgp.RRCG()), 150)  # few points
+    assert not pays(problem(method=rtgp.RRCG()), 300, few)  # the subset is all
+    assert not pays(problem(), 150, few)  # Cholesky
+    generic = kernels.ScaleKernel(kernels.PeriodicKernel())
+    assert not pays(problem(method=rtgp.RRCG(), kernel=generic), 150, few)
+    summed = kernels.ScaleKernel(kernels.RBFKernel()) + kernels.ScaleKernel(kernels.MaternKernel(nu=1.5))
+    assert pays(problem(method=rtgp.RRCG(), kernel=summed), 150, few)
+
+
+def test_known_noise() -> None:
+    x, y = airports(200)
+
+    likelihood = FixedNoiseGaussianLikelihood(torch.linspace(0.05, 0.3, 200, dtype=torch.float64))
+    model = make(x, y, likelihood=likelihood)
+    one = Problem(model, likelihood, x, y, rtgp.RRCG(), 0)
+    before = one.objective_at(one.snapshot(), 0)
+    improve_by_neighbours(one, "", 50, 0, SMALL)
+    assert one.objective_at(one.snapshot(), 0) < before
