@@ -38,6 +38,7 @@ class KernelForm(ABC):
     size: int
     dtype: torch.dtype
     device: torch.device
+    closed: bool  # whether formulas of ours make every block: several threads may then ask for blocks at once
 
     @property
     @abstractmethod
@@ -133,6 +134,8 @@ class Raw:
 class Stationary(KernelForm):
     """k(|z_i - z_j|^2) with z = x / lengthscale, kept in float64 whatever the working precision."""
 
+    closed = True
+
     def __init__(
         self,
         formula: RadialFormula,
@@ -196,30 +199,19 @@ class Stationary(KernelForm):
 
     def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
         z = self._z[index]  # (b, k, d)
-        squared = None if self._slope_is_in(blocks) else gathered_squared_distances(z).to(self.dtype)
-        self._pull(index, z, squared, blocks, weight, into)
+        if blocks is not None and self.formula.slope_from_value is not None:
+            slope = self.formula.slope_from_value(blocks)
+        else:
+            slope = self.formula.slope(gathered_squared_distances(z).to(self.dtype))
+        self._pull(index, z, slope, weight, into)
 
     def gathered_with_pullback(self, index: Tensor) -> tuple[Tensor, Pullback]:
         z = self._z[index]
-        squared = gathered_squared_distances(z).to(self.dtype)
-        kept = squared.clone() if self.formula.slope_from_value is None else None
-        blocks = self.formula.value(squared)
-        return blocks, lambda weight, into: self._pull(index, z, kept, blocks, weight, into)
+        blocks, slope = self.formula.both(gathered_squared_distances(z).to(self.dtype))
+        return blocks, lambda weight, into: self._pull(index, z, slope, weight, into)
 
-    def _slope_is_in(self, blocks: Tensor | None) -> bool:
-        return blocks is not None and self.formula.slope_from_value is not None
-
-    def _pull(
-        self, index: Tensor, z: Tensor, squared: Tensor | None, blocks: Tensor | None, weight: Tensor, into: Gradients
-    ) -> None:
-        """Overwrites `squared`; None: the blocks tell the slope."""
-        if squared is None:
-            assert blocks is not None
-            assert self.formula.slope_from_value is not None
-            slope = self.formula.slope_from_value(blocks)
-        else:
-            slope = self.formula.slope(squared)
-        h = slope.double().mul_(weight)
+    def _pull(self, index: Tensor, z: Tensor, slope: Tensor, weight: Tensor, into: Gradients) -> None:
+        h = slope.double() * weight
         gradient = gathered_difference_sums(h + h.mT, z).mul_(2.0)  # dz_i = 2 sum_j (H_ij + H_ji) (z_i - z_j)
         add_rows(into[0], index.reshape(-1), gradient.reshape(-1, z.shape[2]))
 
@@ -271,6 +263,8 @@ _SAME_BLOCK = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 class Generic(KernelForm):
     """Any GPyTorch kernel: `evaluate(x1, x2)` gives a dense block with its autograd history."""
+
+    closed = False
 
     def __init__(
         self,
@@ -402,7 +396,7 @@ class Scaled(KernelForm):
 
     def __init__(self, scale: Tensor, form: KernelForm, raw_scale: Raw | None = None) -> None:
         self.scale, self.form, self.raw_scale = scale.reshape(()), form, raw_scale
-        self.size, self.dtype, self.device = form.size, form.dtype, form.device
+        self.size, self.dtype, self.device, self.closed = form.size, form.dtype, form.device, form.closed
         self._scale = float(scale.detach())
 
     @property
@@ -487,6 +481,7 @@ class _Composite(KernelForm):
     def __init__(self, forms: Sequence[KernelForm]) -> None:
         self.forms = tuple(forms)
         self.size, self.dtype, self.device = forms[0].size, forms[0].dtype, forms[0].device
+        self.closed = all(form.closed for form in forms)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -24,6 +24,7 @@ class RadialFormula:
     name: str
     value: Callable[[Tensor], Tensor]  # D -> k(D); may overwrite D
     slope: Callable[[Tensor], Tensor]  # D -> dk/dD; may overwrite D
+    both: Callable[[Tensor], tuple[Tensor, Tensor]]  # D -> (k(D), dk/dD), roots and exponentials once; may overwrite D
     slope_from_value: Callable[[Tensor], Tensor] | None = None  # k(D) -> dk/dD where that needs no D
 
 
@@ -44,15 +45,24 @@ def _rbf_slope(squared: Tensor) -> Tensor:
     return _rbf_value(squared).mul_(-0.5)
 
 
+def _rbf_both(squared: Tensor) -> tuple[Tensor, Tensor]:
+    value = _rbf_value(squared)
+    return value, value * -0.5
+
+
 def _matern12_value(squared: Tensor) -> Tensor:
     return _exp(squared.sqrt_().neg_())
 
 
-def _matern12_slope(squared: Tensor) -> Tensor:
+def _matern12_both(squared: Tensor) -> tuple[Tensor, Tensor]:
     distance = squared.sqrt_()
-    slope = _exp(-distance).div_(distance).mul_(-0.5)
+    value = _exp(-distance)
     # k is not differentiable at 0; the symmetric choice, 0, is what a pair of equal points contributes.
-    return slope.masked_fill_(distance == 0, 0.0)
+    return value, (value / distance).mul_(-0.5).masked_fill_(distance == 0, 0.0)
+
+
+def _matern12_slope(squared: Tensor) -> Tensor:
+    return _matern12_both(squared)[1]
 
 
 def _scaled(squared: Tensor, factor: float) -> Tensor:
@@ -69,6 +79,12 @@ def _matern32_slope(squared: Tensor) -> Tensor:
     return _exp(squared.sqrt_().mul_(-_SQRT3)).mul_(-1.5)
 
 
+def _matern32_both(squared: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = _scaled(squared, _SQRT3)
+    exponential = scaled.neg().exp_()
+    return scaled.add_(1.0).mul_(exponential), exponential.mul_(-1.5)
+
+
 def _matern52_value(squared: Tensor) -> Tensor:
     scaled = _scaled(squared, _SQRT5)
     return scaled.neg().exp_().mul_(scaled.square().div_(3.0).add_(scaled).add_(1.0))
@@ -79,10 +95,17 @@ def _matern52_slope(squared: Tensor) -> Tensor:
     return scaled.neg().exp_().mul_(scaled.add_(1.0)).mul_(-5.0 / 6.0)
 
 
-RBF = RadialFormula("rbf", _rbf_value, _rbf_slope, slope_from_value=lambda value: value * -0.5)
-MATERN12 = RadialFormula("matern12", _matern12_value, _matern12_slope)
-MATERN32 = RadialFormula("matern32", _matern32_value, _matern32_slope)
-MATERN52 = RadialFormula("matern52", _matern52_value, _matern52_slope)
+def _matern52_both(squared: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = _scaled(squared, _SQRT5)
+    exponential = scaled.neg().exp_()
+    value = scaled.square().div_(3.0).add_(scaled).add_(1.0).mul_(exponential)
+    return value, scaled.add_(1.0).mul_(exponential).mul_(-5.0 / 6.0)
+
+
+RBF = RadialFormula("rbf", _rbf_value, _rbf_slope, _rbf_both, slope_from_value=lambda value: value * -0.5)
+MATERN12 = RadialFormula("matern12", _matern12_value, _matern12_slope, _matern12_both)
+MATERN32 = RadialFormula("matern32", _matern32_value, _matern32_slope, _matern32_both)
+MATERN52 = RadialFormula("matern52", _matern52_value, _matern52_slope, _matern52_both)
 
 MATERN = {0.5: MATERN12, 1.5: MATERN32, 2.5: MATERN52}
 

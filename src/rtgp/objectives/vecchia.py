@@ -24,12 +24,13 @@ from torch import Tensor
 
 from rtgp.errors import RTGPError
 from rtgp.kernels import KernelForm
-from rtgp.kernels.forms import add_rows
+from rtgp.kernels.forms import Gradients, add_rows
 from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, surrogate_loss
 from rtgp.operators import attach_gradients
 from rtgp.preconditioners.nearest import nearest_earlier
-from rtgp.preconditioners.sparse_factor import factored, is_missing, pieces_of, system_blocks, with_points
+from rtgp.preconditioners.sparse_factor import factored, is_missing, on_threads, pieces_of, system_blocks, with_points
 from rtgp.state import State, saved_count, saved_tensor
+from rtgp.threads import in_threads, sum_of
 
 
 @dataclass(frozen=True)
@@ -90,39 +91,22 @@ class VecchiaObjective:
         noise = batch.noise.detach().double().expand(n)
         scale, times = noise.rsqrt(), n / len(index)
         residual = batch.residual.detach().double() * scale
-        log_roots, squares = [], []
-        gradients, differentiable = form.zero_gradients(), batch.requires_grad
-        by_noise, by_residual = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(2))
-        for rows in pieces_of(len(index), index.shape[1], device):
-            points = index[rows]
-            kernel, pull = form.gathered_with_pullback(points) if differentiable else (form.gathered(points), None)
-            # In units of the noise: R and t are those of S Sigma S and S r.
-            factor, _ = factored(system_blocks(kernel, scale, points))
-            r = residual[points].masked_fill_(is_missing(points), 0.0)
-            solved = torch.linalg.solve_triangular(factor, r[:, :, None], upper=False)[:, :, 0]
-            t = solved[:, -1].clone()
-            log_roots.append(factor[:, -1, -1].log())
-            squares.append(t.square())
-            if pull is None:
-                continue
-            solved[:, -1] = 0.0
-            unit = torch.zeros_like(solved)
-            unit[:, -1] = 1.0
-            right = torch.stack([unit, solved], dim=-1)
-            g, a = torch.linalg.solve_triangular(factor.mT, right, upper=True).mul_(scale[points, None]).unbind(-1)
-            p = 0.25 * (1.0 - t.square())[:, None] * g - 0.5 * t[:, None] * a
-            weight = p[:, :, None] * g[:, None, :]
-            pull(weight + weight.mT, gradients)
-            add_rows(by_noise, points.reshape(-1), (2.0 * p * g).reshape(-1))
-            add_rows(by_residual, points.reshape(-1), (t[:, None] * g).reshape(-1))
-        log_dets = 2.0 * torch.cat(log_roots) + noise[index[:, -1]].log()
-        quadratics = torch.cat(squares)
+        differentiable = batch.requires_grad
+        parts = in_threads(
+            lambda rows: _densities(form, scale, residual, index[rows], differentiable), len(index), on_threads(form)
+        )
+        log_dets = 2.0 * torch.cat([part.log_roots for part in parts]) + noise[index[:, -1]].log()
+        quadratics = torch.cat([part.squares for part in parts])
         losses = 0.5 * (log_dets + quadratics)
         value = times * losses.sum() + 0.5 * n * math.log(2.0 * math.pi)
         surrogate = value
         if differentiable:
             zero = torch.zeros((), dtype=torch.float64, device=device)
-            kernel_term = attach_gradients(zero, form.tensors, [times * gradient for gradient in gradients])
+            gradients = [times * sum_of(found) for found in zip(*(part.gradients for part in parts), strict=True)]
+            kernel_term = attach_gradients(zero, form.tensors, gradients)
+            by_noise, by_residual = (
+                sum_of([getattr(part, name) for part in parts]) for name in ("by_noise", "by_residual")
+            )
             surrogate = surrogate_loss(kernel_term, times * by_noise, times * by_residual, batch)
         stats = EstimateStats(
             method="vecchia",
@@ -134,6 +118,47 @@ class VecchiaObjective:
             value_error=0.0 if len(index) == n else _standard_error(losses, n),
         )
         return LossEstimate(surrogate, value, stats)
+
+
+@dataclass(frozen=True)
+class _Densities:
+    """Of some of the points."""
+
+    log_roots: Tensor  # log R_last,last of each
+    squares: Tensor  # t^2 of each
+    gradients: Gradients  # of their sum, with respect to the tensors of the form; the following likewise
+    by_noise: Tensor  # (n,)
+    by_residual: Tensor  # (n,)
+
+
+def _densities(form: KernelForm, scale: Tensor, residual: Tensor, index: Tensor, differentiable: bool) -> _Densities:
+    """index (b, m + 1): what each point is conditioned on, and the point; residual (n,): in units of the noise."""
+    log_roots, squares, n = [], [], form.size
+    gradients = form.zero_gradients()
+    by_noise, by_residual = (torch.zeros(n, dtype=torch.float64, device=form.device) for _ in range(2))
+    for rows in pieces_of(len(index), index.shape[1], form.device):
+        points = index[rows]
+        kernel, pull = form.gathered_with_pullback(points) if differentiable else (form.gathered(points), None)
+        # In units of the noise: R and t are those of S Sigma S and S r.
+        factor, _ = factored(system_blocks(kernel, scale, points))
+        r = residual[points].masked_fill_(is_missing(points), 0.0)
+        solved = torch.linalg.solve_triangular(factor, r[:, :, None], upper=False)[:, :, 0]
+        t = solved[:, -1].clone()
+        log_roots.append(factor[:, -1, -1].log())
+        squares.append(t.square())
+        if pull is None:
+            continue
+        solved[:, -1] = 0.0
+        unit = torch.zeros_like(solved)
+        unit[:, -1] = 1.0
+        right = torch.stack([unit, solved], dim=-1)
+        g, a = torch.linalg.solve_triangular(factor.mT, right, upper=True).mul_(scale[points, None]).unbind(-1)
+        p = 0.25 * (1.0 - t.square())[:, None] * g - 0.5 * t[:, None] * a
+        weight = p[:, :, None] * g[:, None, :]
+        pull(weight + weight.mT, gradients)
+        add_rows(by_noise, points.reshape(-1), (2.0 * p * g).reshape(-1))
+        add_rows(by_residual, points.reshape(-1), (t[:, None] * g).reshape(-1))
+    return _Densities(torch.cat(log_roots), torch.cat(squares), gradients, by_noise, by_residual)
 
 
 def _standard_error(losses: Tensor, n: int) -> float:

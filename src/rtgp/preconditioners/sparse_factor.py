@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels import KernelForm
-from rtgp.kernels.forms import add_rows
+from rtgp.kernels.forms import Gradients, add_rows
 from rtgp.operators import attach_gradients
+from rtgp.threads import in_threads, sum_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ def pieces_of(rows: int, width: int, device: torch.device, settings: FactorSetti
         yield slice(start, min(rows, start + step))
 
 
+def on_threads(form: KernelForm) -> bool:
+    """Whether pieces of rows are worked on by several threads."""
+    return form.closed and form.device.type == "cpu"
+
+
 def inverse_factor_rows(
     form: KernelForm,
     scale: Tensor,  # (n,): noise^(-1/2)
@@ -62,9 +68,14 @@ def inverse_factor_rows(
     scale = scale.detach().double()
     values = torch.empty(index.shape, dtype=torch.float64, device=form.device)
     width = index.shape[1] + (0 if low_rank is None else low_rank.shape[1] // 2)  # rows of L are gathered too
-    for rows in pieces_of(index.shape[0], width, form.device, settings):
-        blocks = system_blocks(form.gathered(index[rows]), scale, index[rows], low_rank)
-        values[rows] = last_rows(blocks, settings)
+
+    def fill(part: slice) -> None:
+        for rows in pieces_of(part.stop - part.start, width, form.device, settings):
+            rows = slice(part.start + rows.start, part.start + rows.stop)
+            blocks = system_blocks(form.gathered(index[rows]), scale, index[rows], low_rank)
+            values[rows] = last_rows(blocks, settings)
+
+    in_threads(fill, index.shape[0], on_threads(form))
     # An entry of the point itself before the last place is no neighbour.
     values[:, :-1].masked_fill_(neighbours < 0, 0.0)
     return index, values
@@ -136,17 +147,22 @@ def trace_of_derivative(
     n = form.size
     scale = noise.detach().double().expand(n).rsqrt()
     scaled = values.double() * scale[index]  # rows of G S
-    total = torch.zeros((), dtype=torch.float64, device=form.device)
-    gradients = form.zero_gradients()
     differentiable = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in form.tensors)
-    for rows in pieces_of(n, index.shape[1], form.device, settings):
-        g = scaled[rows]
-        if not differentiable:
-            blocks = form.gathered(index[rows])
-        else:
-            blocks, pull = form.gathered_with_pullback(index[rows])
-            pull(g[:, :, None] * g[:, None, :], gradients)
-        total += ((blocks.double() @ g[:, :, None])[:, :, 0] * g).sum()
+
+    def traced(part: slice) -> tuple[Tensor, Gradients]:
+        total, gradients = torch.zeros((), dtype=torch.float64, device=form.device), form.zero_gradients()
+        for rows in pieces_of(part.stop - part.start, index.shape[1], form.device, settings):
+            g, points = scaled[part][rows], index[part][rows]
+            if not differentiable:
+                blocks = form.gathered(points)
+            else:
+                blocks, pull = form.gathered_with_pullback(points)
+                pull(g[:, :, None] * g[:, None, :], gradients)
+            total += ((blocks.double() @ g[:, :, None])[:, :, 0] * g).sum()
+        return total, gradients
+
+    totals, parts = zip(*in_threads(traced, n, on_threads(form)), strict=True)
+    total, gradients = sum_of(totals), [sum_of(found) for found in zip(*parts, strict=True)]
     by_noise = torch.zeros(n, dtype=torch.float64, device=form.device)
     add_rows(by_noise, index.reshape(-1), scaled.square().reshape(-1))
     variances = noise.expand(n)
