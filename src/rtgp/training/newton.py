@@ -53,7 +53,12 @@ class NewtonSettings:
         thirtieth of what there is to gain (elevators, n = 10,623: 1.8e-5 where .0005 were left).
     slow_share, slow_steps: a ridge is left where so many accepted steps together gain less than this part of the
         tolerance. A check takes as many draws as make their noise less than that.
+    probe_share: part of the tolerance that a ridge must promise, by the curvature that its first step shows.
     ridge_steps: the most steps along a ridge in one round.
+    ridge_noise: factor by which the noise of fixed draws may grow along a ridge. Airports with a Matern-1/2 kernel and
+        1,000 points of elevators went far along it, to a higher objective, where draws had become a hundred times
+        noisier.
+    ridge_caution: factor by which steps along a ridge become smaller after a round that led to no lower objective.
     damping: the least part of the curvature that an update leaves along a step on a ridge.
     exact_share: part of the tolerance at whose relative decrease in one step L-BFGS ends, where gradients have become
         exact: 1e-8 by default, as in a training by Cholesky.
@@ -79,6 +84,9 @@ class NewtonSettings:
     rounds: int = 3
     ridge_share: float = 0.02
     ridge_steps: int = 15
+    probe_share: float = 0.25
+    ridge_noise: float = 4.0
+    ridge_caution: float = 0.25
     slow_share: float = 0.1
     slow_steps: int = 3
     damping: float = 0.1

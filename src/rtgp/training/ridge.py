@@ -8,6 +8,7 @@ and its end is checked with new ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import RTGPError
 from rtgp.training.evaluation import Evaluation
-from rtgp.training.newton import NewtonSettings
+from rtgp.training.newton import NewtonSettings, known_error
 from rtgp.training.problem import Problem
 from rtgp.training.quadratic import box_newton_step, damped_bfgs, promised
 
@@ -30,33 +31,68 @@ class Check:
 
 
 def check_end(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSettings) -> Check:
-    """Check the point where the problem is; where more is promised, go on along the ridge, and check again."""
-    worth = settings.ridge_share * settings.tolerance
+    """Check the point where the problem is; where more is promised, go on along the ridge, and check again.
+
+    A step along the ridge follows draws that are held fixed, and where the objective is flat it follows their noise. So
+    its end counts only where new draws find a lower objective there.
+    """
+    worth, reach = settings.ridge_share * settings.tolerance, settings.reach
     # Fixed draws have no noise between them that could move what does not matter: a smaller floor is enough.
     metric = metric - (settings.tolerance - worth) * torch.eye(len(metric)).double()
-    last: list[Evaluation] = []
+    here, found = problem.point, _checked(problem, metric, noisy, settings)
     for left in reversed(range(settings.rounds)):
-        here = problem.point
-        seeds = [problem.draw_seed() for _ in range(settings.checked if noisy else 1)]
-        found = _evaluated(problem, here, seeds[:1])
         if found is None:
-            return Check(True, tuple(last))  # as good as can be known
-        noise = _noise(found, metric, settings)
-        enough = _draws(noise, settings) if noisy else 1
-        further = _evaluated(problem, here, seeds[1:enough]) if enough > 1 else []
-        if further is None:
-            return Check(True, tuple(last))
-        last = found = [*found, *further]
-        noise = _noise(found, metric, settings)  # of one
-        promise = promised(metric, _mean(found), settings.reach, settings.pivots)
-        if promise <= max(settings.clearly * noise / len(found), worth if left else settings.tolerance):
-            return Check(True, tuple(last))
-        enough = min(len(found), _draws(noise, settings))
-        _follow(problem, here, _mean(found[:enough]), seeds[:enough], metric, settings)
-    return Check(False, tuple(last))
+            return Check(True, ())  # as good as can be known
+        noise = _noise(found.evaluations, metric, settings) / len(found.evaluations)
+        promise = promised(metric, _mean(found.evaluations), settings.reach, settings.pivots)
+        if promise <= max(settings.clearly * noise, worth if left else settings.tolerance):
+            return Check(True, found.evaluations)
+        gain = _follow(problem, here, found, metric, reach, settings)
+        if gain <= settings.slow_share * settings.tolerance:  # not worth the draws that would confirm it
+            problem.move_to(here)
+            return Check(True, found.evaluations)
+        there, further = problem.point, _checked(problem, metric, noisy, settings)
+        if further is not None and _lower(further, found):
+            here, found = there, further
+            continue
+        problem.move_to(here)  # draws that promised something else than there is
+        reach *= settings.ridge_caution
+        found = _checked(problem, metric, noisy, settings)
+    return Check(False, () if found is None else found.evaluations)
 
 
-def _noise(found: list[Evaluation], metric: Tensor, settings: NewtonSettings) -> float:
+@dataclass(frozen=True)
+class _Draws:
+    """Estimates at one point by the draws of these seeds."""
+
+    seeds: tuple[int, ...]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def objective(self) -> tuple[float, float]:
+        """The mean, and its standard error by those that they state."""
+        count = len(self.evaluations)
+        mean = sum(one.objective for one in self.evaluations) / count
+        return mean, math.hypot(*(known_error(one) for one in self.evaluations)) / count
+
+
+def _checked(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSettings) -> _Draws | None:
+    """As many new draws where the problem is as make their noise small; None where they cannot be computed."""
+    here, most = problem.point, settings.checked if noisy else 1
+    seeds = [problem.draw_seed() for _ in range(most)]
+    found = _evaluated(problem, here, seeds[:1])
+    enough = _draws(_noise(found, metric, settings), settings) if found and noisy else 1
+    further = _evaluated(problem, here, seeds[1:enough])
+    return None if not found or further is None else _Draws(tuple(seeds[:enough]), (*found, *further))
+
+
+def _lower(there: _Draws, here: _Draws) -> bool:
+    """Whether the objective is lower there, by more than the standard error of the difference."""
+    (new, new_error), (old, old_error) = there.objective, here.objective
+    return old - new > math.hypot(new_error, old_error)
+
+
+def _noise(found: Sequence[Evaluation], metric: Tensor, settings: NewtonSettings) -> float:
     """What the noise of one gradient promises, by mistake."""
     contrasts = [
         promised(metric, one.contrast, settings.reach, settings.pivots) for one in found if one.contrast is not None
@@ -71,15 +107,20 @@ def _draws(noise: float, settings: NewtonSettings) -> int:
 
 
 def _follow(
-    problem: Problem, point: Tensor, gradient: Tensor, seeds: list[int], metric: Tensor, settings: NewtonSettings
-) -> None:
+    problem: Problem, point: Tensor, begin: _Draws, metric: Tensor, reach: float, settings: NewtonSettings
+) -> float:
     """Quasi-Newton steps (damped BFGS, from the metric) on the objective of fixed draws, whose gradients have no noise
     between them. Only slopes decide, for values have noise. Ends where a step is not worth taking, or where the last
-    few together have gained next to nothing.
+    few together have gained next to nothing. What was gained, by these draws.
 
-    gradient: at the point, by the draws of these seeds.
+    The first step shows whether there is a ridge: by the curvature along it, what is left must be worth the way.
+
+    Draws that are held fixed keep their preconditioner, and far from it they become noisy. A step to where their noise
+    has grown too much is halved.
     """
-    worth, reach = settings.ridge_share * settings.tolerance, settings.reach
+    worth = settings.ridge_share * settings.tolerance
+    gradient, seeds = _mean(begin.evaluations), list(begin.seeds)
+    loudest = settings.ridge_noise * _noise(begin.evaluations, metric, settings)
     gains: list[float] = []
     for _ in range(settings.ridge_steps):
         recent = gains[-settings.slow_steps :]
@@ -89,20 +130,25 @@ def _follow(
         if -0.5 * float(gradient @ step) <= worth or reach < settings.least_reach:
             break
         found = _evaluated(problem, point + step, seeds, hold=True)
-        if found is None:
+        if found is None or _noise(found, metric, settings) > max(loudest, worth):
             reach *= 0.5
             continue
         there = _mean(found)
-        metric = damped_bfgs(metric, step, there - gradient, settings.damping)
+        metric, first = damped_bfgs(metric, step, there - gradient, settings.damping), not gains
         if float((gradient + there) @ step) > 0.0:  # it rose, by the slopes at both ends
             reach *= 0.5
         else:
             gains.append(-0.5 * float((gradient + there) @ step))
             point, gradient = point + step, there
+        if first:
+            left = promised(metric, gradient, reach, settings.pivots)
+            if sum(gains) + left <= settings.probe_share * settings.tolerance:
+                break
     problem.move_to(point)
+    return sum(gains)
 
 
-def _mean(found: list[Evaluation]) -> Tensor:
+def _mean(found: Sequence[Evaluation]) -> Tensor:
     return torch.stack([one.gradient for one in found]).mean(0)
 
 
