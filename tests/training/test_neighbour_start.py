@@ -16,6 +16,8 @@ from rtgp.training import neighbour_start
 from rtgp.training.neighbour_start import (
     DEFAULT,
     NeighbourFit,
+    NeighbourStart,
+    Stage,
     fit_by_neighbours,
     improve_by_neighbours,
     pays,
@@ -23,7 +25,7 @@ from rtgp.training.neighbour_start import (
 )
 from rtgp.training.problem import Problem
 
-SMALL = replace(DEFAULT, counts=(6, 12), rows=(100, 250), least=150)
+SMALL = NeighbourStart((Stage(6, 100, 100, 40, 1e-6), Stage(12, 250, 250, 20, 1e-6)), least=150)
 
 
 def problem(n: int = 300, method: object = None, kernel: object = None) -> Problem:
@@ -60,7 +62,8 @@ def test_it_is_not_taken_where_the_objective_is_higher(monkeypatch: pytest.Monke
     one.model.train(), one.likelihood.train()
     one.pull()
     best = one.snapshot()
-    words = improve_by_neighbours(one, "a start", 100, 0, replace(SMALL, counts=(1, 1)))
+    by_one = replace(SMALL, stages=tuple(replace(stage, count=1) for stage in SMALL.stages))
+    words = improve_by_neighbours(one, "a start", 100, 0, by_one)
     assert words.startswith("a start; not from a fit by 1 neighbours of each point (")
     assert "per point higher" in words
     assert all(torch.equal(a, b) for a, b in zip(best, one.snapshot(), strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,27 +23,48 @@ from rtgp.training.start import on_points, within_reach
 
 
 @dataclass(frozen=True)
-class NeighbourStart:
-    """Two fits by L-BFGS; neighbours are found anew for the second.
+class Stage:
+    """One fit by L-BFGS.
 
-    counts: neighbours of each point.
-    rows: points whose densities stand for those of all. Sampling costs more than neighbours save: on 4,000 airports
-        2,048 of them ended .008 (Matern 1/2) and .02 (Matern 3/2) per point higher than all.
+    count: neighbours of each point.
+    rows: points whose densities stand for those of all.
     rows_on_card: the same on a GPU.
-    steps: of each fit, at the most.
-    tolerance: relative decrease of a step at which a fit ends.
+    steps: at the most.
+    tolerance: decrease per point of a step at which the fit ends.
+    """
+
+    count: int
+    rows: int
+    rows_on_card: int
+    steps: int
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class NeighbourStart:
+    """Fits one after the other; neighbours are found again for each.
+
+    stages: the first, on few points, only finds the region. The others see all points while these are not too many,
+        for sampling costs more than neighbours save: on 4,000 airports 2,048 of them ended .008 (Matern 1/2) and .02
+        (Matern 3/2) per point higher than all. Their tolerances are small: with a Matern-1/2 kernel the likelihood has
+        a ridge, along which a step by neighbours costs a fifth of a step by all points.
     least: points up to which a fit on a subset of them sees enough.
     agrees: difference per point between this likelihood and an unbiased estimate on all points up to which it is
         believed. Where neighbours serve it is some thousandths (airports, precipitation); on kin40k it is .4.
     """
 
-    counts: tuple[int, int] = (16, 32)
-    rows: tuple[int, int] = (1024, 8192)
-    rows_on_card: tuple[int, int] = (16384, 131072)
-    steps: tuple[int, int] = (40, 20)
-    tolerance: float = 1e-6
+    stages: tuple[Stage, ...] = (
+        Stage(count=16, rows=1024, rows_on_card=16384, steps=40, tolerance=1e-5),
+        Stage(count=16, rows=8192, rows_on_card=131072, steps=20, tolerance=1e-6),
+        Stage(count=32, rows=8192, rows_on_card=131072, steps=20, tolerance=1e-6),
+    )
     least: int = 2000
     agrees: float = 0.02
+
+    @property
+    def count(self) -> int:
+        """Neighbours at the end."""
+        return self.stages[-1].count
 
 
 DEFAULT = NeighbourStart()
@@ -62,14 +83,14 @@ def fit_by_neighbours(problem: Problem, seed: int, settings: NeighbourStart = DE
     problem stays where it was."""
     evaluations, objective = 0, math.nan
     everything = torch.arange(problem.n, device=problem.X.device)
-    sizes = settings.rows_on_card if problem.X.is_cuda else settings.rows
-    for count, rows, steps in zip(settings.counts, sizes, settings.steps, strict=True):
-        method = Vecchia(min(count, max(problem.n - 1, 1)), None if rows >= problem.n else rows)
+    for stage in settings.stages:
+        rows = stage.rows_on_card if problem.X.is_cuda else stage.rows
+        method = Vecchia(min(stage.count, max(problem.n - 1, 1)), None if rows >= problem.n else rows)
         part = on_points(problem, everything, method, seed, "frozen")
         surface = Surface(part)
         origin = surface.x()
         try:
-            minimise(surface, origin, steps, settings.tolerance, lambda x: None, within_reach(origin))
+            minimise(surface, origin, stage.steps, stage.tolerance, lambda x: None, within_reach(origin))
         except RTGPError as error:
             return str(error)
         finally:
@@ -95,7 +116,7 @@ def start_by_neighbours(problem: Problem, subset: int, seed: int, settings: Neig
         problem.restore(given)
         return None
     return (
-        f"hyperparameters fitted by {settings.counts[-1]} neighbours of each point ({fitted.evaluations} evaluations, "
+        f"hyperparameters fitted by {settings.count} neighbours of each point ({fitted.evaluations} evaluations, "
         f"{time.perf_counter() - began:.1f} s), whose likelihood is within {abs(now - fitted.objective):.2g} per point "
         "of an unbiased estimate"
     )
@@ -110,7 +131,7 @@ def improve_by_neighbours(
         return start
     began, before = time.perf_counter(), problem.snapshot()
     fitted = fit_by_neighbours(problem, seed, settings)
-    count = settings.counts[-1]
+    count = settings.count
     if isinstance(fitted, str):
         problem.restore(before)
         return f"{start}; a fit by {count} neighbours failed: {fitted}"
@@ -129,14 +150,16 @@ def improve_by_neighbours(
 
 def start_from_neighbours(problem: Problem, method: Vecchia, seed: int) -> str:
     """For a training by neighbours itself: where its neighbours are then found. What was done, in words."""
-    settings = NeighbourStart(counts=(min(DEFAULT.counts[0], method.neighbours), method.neighbours))
+    *first, last = DEFAULT.stages
+    stages = [replace(stage, count=min(stage.count, method.neighbours)) for stage in first]
+    settings = replace(DEFAULT, stages=(*stages, replace(last, count=method.neighbours)))
     before, began = problem.snapshot(), time.perf_counter()
     fitted = fit_by_neighbours(problem, seed, settings)
     if isinstance(fitted, str):
         problem.restore(before)
         return f"the given hyperparameters (a first fit failed: {fitted})"
     return (
-        f"hyperparameters fitted by {settings.counts[0]}, then {settings.counts[1]} neighbours of some of the points "
+        f"hyperparameters fitted by {settings.stages[0].count}, then {settings.count} neighbours of some of the points "
         f"({fitted.evaluations} evaluations, {time.perf_counter() - began:.1f} s)"
     )
 
