@@ -12,18 +12,19 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import rtgp
 from gp_models import airports, make
 from rtgp.errors import RTGPError
+from rtgp.training import begin as begin_module
 from rtgp.training import neighbour_start
+from rtgp.training.begin import begin
 from rtgp.training.neighbour_start import (
     DEFAULT,
-    NeighbourFit,
     NeighbourStart,
     Stage,
     fit_by_neighbours,
-    improve_by_neighbours,
     pays,
     start_from_neighbours,
 )
 from rtgp.training.problem import Problem
+from rtgp.training.start import FirstFit
 
 SMALL = NeighbourStart((Stage(6, 100, 100, 40, 1e-6), Stage(12, 250, 250, 20, 1e-6)), least=150)
 
@@ -37,7 +38,7 @@ def problem(n: int = 300, method: object = None, kernel: object = None) -> Probl
 def test_it_ends_near_the_optimum_of_all_points() -> None:
     one = problem()
     before = one.snapshot()
-    assert isinstance(fit_by_neighbours(one, 0, SMALL), NeighbourFit)
+    assert isinstance(fit_by_neighbours(one, 0, SMALL), FirstFit)
     there = one.snapshot()
     rtgp.fit(one.model, one.likelihood, one.X, one.y, method="cholesky")
     one.model.train(), one.likelihood.train()
@@ -47,12 +48,14 @@ def test_it_ends_near_the_optimum_of_all_points() -> None:
     assert values[2] > values[1]
 
 
-def test_it_is_taken_where_the_objective_is_lower() -> None:
+@pytest.mark.parametrize("agrees", [1.0, 0.0], ids=["believed", "beside a subset"])
+def test_it_is_taken_where_the_objective_is_lower(agrees: float) -> None:
     one = problem(method=rtgp.RRCG())
     before = one.objective_at(one.snapshot(), 0)
-    words = improve_by_neighbours(one, "the given hyperparameters", 100, 0, SMALL)
-    assert words.startswith("the given hyperparameters; then fitted by 12 neighbours of each point (")
-    assert "per point lower" in words
+    words = begin(one, 12, True, 0, neighbours=replace(SMALL, agrees=agrees))
+    assert words.startswith("hyperparameters fitted by 12 neighbours of each point (")
+    assert "per point higher at the given hyperparameters" in words
+    assert ("per point higher at hyperparameters fitted by Cholesky on 12 of 300" in words) == (agrees == 0.0)
     assert one.objective_at(one.snapshot(), 0) < before
 
 
@@ -63,17 +66,20 @@ def test_it_is_not_taken_where_the_objective_is_higher(monkeypatch: pytest.Monke
     one.pull()
     best = one.snapshot()
     by_one = replace(SMALL, stages=tuple(replace(stage, count=1) for stage in SMALL.stages))
-    words = improve_by_neighbours(one, "a start", 100, 0, by_one)
-    assert words.startswith("a start; not from a fit by 1 neighbours of each point (")
-    assert "per point higher" in words
+    words = begin(one, 100, True, 0, neighbours=by_one)
+    assert words.startswith("the given hyperparameters; on all points the loss is")
+    assert "per point higher at hyperparameters fitted by 1 neighbours of each point (" in words
+    assert "per point higher at hyperparameters fitted by Cholesky on 100 of 300" in words
     assert all(torch.equal(a, b) for a, b in zip(best, one.snapshot(), strict=True))
 
     def fails(*_: object) -> None:
         raise RTGPError("no such luck")
 
     monkeypatch.setattr(neighbour_start, "minimise", fails)
-    assert (
-        improve_by_neighbours(one, "a start", 100, 0, SMALL) == "a start; a fit by 12 neighbours failed: no such luck"
+    monkeypatch.setattr(begin_module, "fit_on_subset", lambda *_: "nor this")
+    assert begin(one, 100, True, 0, neighbours=SMALL) == (
+        "the given hyperparameters (a fit by 12 neighbours of each point failed: no such luck; "
+        "a fit by Cholesky on 100 of 300 points, drawn with seed 0 failed: nor this)"
     )
     assert (
         start_from_neighbours(one, rtgp.Vecchia(), 0) == "the given hyperparameters (a first fit failed: no such luck)"
@@ -101,5 +107,5 @@ def test_known_noise() -> None:
     model = make(x, y, likelihood=likelihood)
     one = Problem(model, likelihood, x, y, rtgp.RRCG(), 0)
     before = one.objective_at(one.snapshot(), 0)
-    improve_by_neighbours(one, "", 50, 0, SMALL)
+    begin(one, 50, True, 0, neighbours=SMALL)
     assert one.objective_at(one.snapshot(), 0) < before

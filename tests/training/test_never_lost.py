@@ -18,7 +18,9 @@ import rtgp
 from gp_models import Model, airports, make
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError, SettingError
 from rtgp.objectives import CholeskyObjective, EstimateStats
+from rtgp.preconditioners.shape import Costs
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
+from rtgp.training.begin import start_from_subset
 from rtgp.training.headway import Headway, exact_possible
 from rtgp.training.newton import NewtonSettings
 from rtgp.training.obstacles import Situation
@@ -26,7 +28,6 @@ from rtgp.training.outcome import combined
 from rtgp.training.problem import Problem
 from rtgp.training.restarts import train_from_several
 from rtgp.training.settings import TrainingSettings
-from rtgp.training.start import start_from_subset
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
@@ -168,8 +169,9 @@ class TestObstacles:
         headway, cpu = Headway(), torch.device("cpu")
         assert headway.limit(4500, 328, 12, cpu, exact_possible=True) <= 300
         assert headway.limit(10**6, 2000, 12, cpu, exact_possible=False) == 1000
-        # What costs as much as a factorisation: n^3 operations against 2 n r (n + 4 k).
-        assert headway.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + 1200)))
+        # What costs as much as a factorisation: n^3 operations against 2 n r (n + thin k).
+        thin = Costs().cpu.thin
+        assert headway.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + thin * 300)))
 
     def test_a_jitter_at_the_start_is_stated(self) -> None:
         """Every point twice, with known noise far below rounding."""
@@ -271,7 +273,7 @@ class TestStarts:
 
         monkeypatch.setattr(Problem, "take_parameters", lost)
         words = start_from_subset(problem, 100, 0)
-        assert words.startswith("the given hyperparameters: on all points the loss is")
+        assert words.startswith("the given hyperparameters; on all points the loss is")
         torch.testing.assert_close(problem.point, before)
 
     def test_a_better_one_is(self) -> None:
@@ -336,9 +338,9 @@ class TestStarts:
 
 
 def restarts_end():
-    from rtgp.training.start import SubsetFit
+    from rtgp.training.start import FirstFit
 
-    return SubsetFit(0.0, 1)
+    return FirstFit(0.0, 1)
 
 
 class TestFinalLoss:

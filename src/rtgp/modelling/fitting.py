@@ -22,10 +22,11 @@ from rtgp.models.variational import JITTER
 from rtgp.objectives.reading import held_inputs, set_known_noise
 from rtgp.objectives.sggp import NEIGHBOURS, neighbours_for
 from rtgp.training import FitInterrupted, FitResult, fit
+from rtgp.training.begin import start_from_subset
 from rtgp.training.experts import train_experts
 from rtgp.training.fit import check_settings
 from rtgp.training.problem import Problem
-from rtgp.training.start import StartSettings, start_from_subset
+from rtgp.training.start import StartSettings
 from rtgp.training.variational import train_variational
 
 Model = RegressionModel | VariationalModel | ExpertsModel

@@ -20,13 +20,14 @@ from rtgp.memory import enough_memory, remedy_for
 from rtgp.methods import CG, RFF, Method, anywhere, likelihood_method
 from rtgp.objectives.reading import check_model, given_data
 from rtgp.operators import group_for
+from rtgp.training.begin import begin
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.choose import WITH_INFORMATION, choose_method, choose_optimizer, choose_start
 from rtgp.training.descent import descend
 from rtgp.training.features import warn_of_features
 from rtgp.training.fingerprint import fingerprint
 from rtgp.training.lbfgs import train_lbfgs
-from rtgp.training.neighbour_start import improve_by_neighbours, start_by_neighbours, start_from_neighbours
+from rtgp.training.neighbour_start import start_from_neighbours
 from rtgp.training.newton_run import descend_newton
 from rtgp.training.outcome import Outcome, combined
 from rtgp.training.problem import Problem, in_float64
@@ -36,7 +37,6 @@ from rtgp.training.result import FitInterrupted, FitResult, FitStatus
 from rtgp.training.schedule import NAMES, Factory, Schedule, default_steps, make_optimizer, unknown_optimizer
 from rtgp.training.session import Callback, Session
 from rtgp.training.settings import TrainingSettings
-from rtgp.training.start import start_from_subset
 from rtgp.training.stopping import Plateau
 
 FINAL_ESTIMATES = 4  # of the loss at the final parameters, where it is noisy
@@ -214,13 +214,7 @@ def _begin(session: Session, subset_start: str | bool | int, seed: int, settings
         return
     session.start = choice.reason
     if choice.size:
-        found = start_by_neighbours(problem, choice.size, seed) if choice.neighbours else None
-        if found is not None:
-            session.start = found
-            return
-        session.start = start_from_subset(problem, choice.size, seed, settings.start)
-        if choice.neighbours:
-            session.start = improve_by_neighbours(problem, session.start, choice.size, seed)
+        session.start = begin(problem, choice.size, choice.neighbours, seed, settings.start)
 
 
 def _train(

@@ -19,7 +19,7 @@ from rtgp.methods import CG, RRCG
 from rtgp.preconditioners.nearest import coordinates
 from rtgp.training.lbfgs import Surface, minimise
 from rtgp.training.problem import Problem
-from rtgp.training.start import on_points, within_reach
+from rtgp.training.start import FirstFit, on_points, within_reach
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,7 @@ class NeighbourStart:
 DEFAULT = NeighbourStart()
 
 
-@dataclass(frozen=True)
-class NeighbourFit:
-    """The end of the fits. The problem's parameters are there."""
-
-    objective: float  # per point
-    evaluations: int
-
-
-def fit_by_neighbours(problem: Problem, seed: int, settings: NeighbourStart = DEFAULT) -> NeighbourFit | str:
+def fit_by_neighbours(problem: Problem, seed: int, settings: NeighbourStart = DEFAULT) -> FirstFit | str:
     """Go to the parameters fitted by the likelihood of neighbours; why that failed, in words, where it did: then the
     problem stays where it was."""
     evaluations, objective = 0, math.nan
@@ -97,55 +89,7 @@ def fit_by_neighbours(problem: Problem, seed: int, settings: NeighbourStart = DE
             part.mll.release()
         problem.take_parameters(part)
         evaluations, objective = evaluations + len(surface.values), min(surface.values)
-    return NeighbourFit(objective, evaluations)
-
-
-def start_by_neighbours(problem: Problem, subset: int, seed: int, settings: NeighbourStart = DEFAULT) -> str | None:
-    """Go to the parameters fitted by the likelihood of neighbours, where that agrees with an unbiased estimate of the
-    objective on all points: what was done, in words. None, and the problem stays where it was, where it does not."""
-    if not pays(problem, subset, settings):
-        return None
-    began, given = time.perf_counter(), problem.snapshot()
-    fitted = fit_by_neighbours(problem, seed, settings)
-    now = None if isinstance(fitted, str) else problem.objective_at(problem.snapshot(), seed)
-    if isinstance(fitted, str) or now is None or abs(now - fitted.objective) > settings.agrees:
-        problem.restore(given)
-        return None
-    before = problem.objective_at(given, seed)
-    if before is not None and before < now:
-        problem.restore(given)
-        return None
-    return (
-        f"hyperparameters fitted by {settings.count} neighbours of each point ({fitted.evaluations} evaluations, "
-        f"{time.perf_counter() - began:.1f} s), whose likelihood is within {abs(now - fitted.objective):.2g} per point "
-        "of an unbiased estimate"
-    )
-
-
-def improve_by_neighbours(
-    problem: Problem, start: str, subset: int, seed: int, settings: NeighbourStart = DEFAULT
-) -> str:
-    """Move the parameters from a start to those fitted by the likelihood of neighbours, where the objective on all
-    points, by the same draws, is lower there. `start` in words, and what was done."""
-    if not pays(problem, subset, settings):
-        return start
-    began, before = time.perf_counter(), problem.snapshot()
-    fitted = fit_by_neighbours(problem, seed, settings)
-    count = settings.count
-    if isinstance(fitted, str):
-        problem.restore(before)
-        return f"{start}; a fit by {count} neighbours failed: {fitted}"
-    words = (
-        f"by {count} neighbours of each point ({fitted.evaluations} evaluations, {time.perf_counter() - began:.1f} s)"
-    )
-    after = problem.snapshot()
-    old, new = problem.objective_at(before, seed), problem.objective_at(after, seed)
-    if new is None or (old is not None and old < new):
-        problem.restore(before)
-        compared = "cannot be computed" if new is None or old is None else f"is {new - old:.3g} per point higher"
-        return f"{start}; not from a fit {words}, where the loss on all points {compared}"
-    gain = "" if old is None else f", where the loss on all points is {old - new:.3g} per point lower"
-    return f"{start}; then fitted {words}{gain}"
+    return FirstFit(objective, evaluations)
 
 
 def start_from_neighbours(problem: Problem, method: Vecchia, seed: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -52,37 +51,15 @@ def part_of(n: int, settings: StartSettings = DEFAULT) -> int:
     return min(settings.subset, n // 2)
 
 
-def start_from_subset(problem: Problem, size: int, seed: int, settings: StartSettings = DEFAULT) -> str:
-    """Set the parameters to those fitted on `size` random points, or leave them where these are no better on all
-    points; what was done, in words."""
-    began, given = time.perf_counter(), problem.snapshot()
-    fitted = fit_on_subset(problem, size, seed, settings)
-    if isinstance(fitted, str):
-        return f"the given hyperparameters (the fit on {size} points failed: {fitted})"
-    words = (
-        f"hyperparameters fitted by Cholesky on {size} of {problem.n} points, drawn with seed {seed} "
-        f"({fitted.evaluations} evaluations, {time.perf_counter() - began:.1f} s)"
-    )
-    if size == problem.n:  # they were compared where it matters
-        return words
-    there, here = problem.snapshot(), problem.objective_at(given, seed)
-    now = problem.objective_at(there, seed)
-    if now is None or (here is not None and here < now):
-        problem.restore(given)
-        compared = "cannot be computed there" if now is None or here is None else f"is {now - here:.3g} lower here"
-        return f"the given hyperparameters: on all points the loss {compared} than at {words}"
-    return words
-
-
 @dataclass(frozen=True)
-class SubsetFit:
-    """The end of a fit on some of the points. The problem's parameters are there."""
+class FirstFit:
+    """The end of a cheap fit. The problem's parameters are there."""
 
-    objective: float  # per point
+    objective: float  # per point, by the likelihood that was fitted
     evaluations: int
 
 
-def fit_on_subset(problem: Problem, size: int, seed: int, settings: StartSettings = DEFAULT) -> SubsetFit | str:
+def fit_on_subset(problem: Problem, size: int, seed: int, settings: StartSettings = DEFAULT) -> FirstFit | str:
     """Go to the parameters fitted by Cholesky on `size` random points; why that failed, in words, where it did."""
     index = torch.randperm(problem.n, generator=torch.Generator().manual_seed(seed))[:size].to(problem.X.device)
     try:
@@ -101,7 +78,7 @@ def fit_on_subset(problem: Problem, size: int, seed: int, settings: StartSetting
         return str(error)
     surface.move_to(end)
     problem.take_parameters(small)
-    return SubsetFit(value, len(surface.values))
+    return FirstFit(value, len(surface.values))
 
 
 def _minimised(
