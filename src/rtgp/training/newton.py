@@ -165,8 +165,10 @@ def refresh_due(state: NewtonState, settings: NewtonSettings) -> bool:
 def rose(state: NewtonState, evaluation: Evaluation, settings: NewtonSettings) -> bool:
     """Whether the objective rose since the last accepted point by more than its noise and the tolerance: by its values,
     or by the slopes at both ends of the way, which have less noise where a run is cut short."""
-    # Among small steps, one value that is low by chance, with an unknown error, would keep all others away.
-    judged = state.settled == 0 or not math.isnan(evaluation.objective_error)
+    # Among small steps, one value that is low by chance, with an unknown error, would keep all others away. So would it
+    # where steps back have made them small: so short a way explains no rise.
+    whole = state.settled == 0 and state.reach >= settings.least_reach
+    judged = whole or not math.isnan(evaluation.objective_error)
     noise = math.hypot(state.loss_error, known_error(evaluation))
     if judged and evaluation.objective - state.loss > settings.sigmas * noise + settings.tolerance:
         return True

@@ -17,7 +17,7 @@ from torch import Tensor
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import RTGPError
 from rtgp.training.evaluation import Evaluation
-from rtgp.training.newton import NewtonSettings, known_error
+from rtgp.training.newton import NewtonSettings
 from rtgp.training.problem import Problem
 from rtgp.training.quadratic import box_newton_step, damped_bfgs, promised
 
@@ -52,7 +52,7 @@ def check_end(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSet
             problem.move_to(here)
             return Check(True, found.evaluations)
         there, further = problem.point, _checked(problem, metric, noisy, settings)
-        if further is not None and _lower(further, found):
+        if further is not None and _lower(further, found, metric, settings):
             here, found = there, further
             continue
         problem.move_to(here)  # draws that promised something else than there is
@@ -70,10 +70,10 @@ class _Draws:
 
     @property
     def objective(self) -> tuple[float, float]:
-        """The mean, and its standard error by those that they state."""
+        """The mean, and its standard error by those that they state; NaN where one states none."""
         count = len(self.evaluations)
         mean = sum(one.objective for one in self.evaluations) / count
-        return mean, math.hypot(*(known_error(one) for one in self.evaluations)) / count
+        return mean, math.hypot(*(one.objective_error for one in self.evaluations)) / count
 
 
 def _checked(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSettings) -> _Draws | None:
@@ -86,10 +86,23 @@ def _checked(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSett
     return None if not found or further is None else _Draws(tuple(seeds[:enough]), (*found, *further))
 
 
-def _lower(there: _Draws, here: _Draws) -> bool:
-    """Whether the objective is lower there, by more than the standard error of the difference."""
+def _lower(there: _Draws, here: _Draws, metric: Tensor, settings: NewtonSettings) -> bool:
+    """Whether the objective is lower there, by more than the standard error of what is known of the difference: the
+    values, and the slopes at both ends of the way, which have less noise, each with the weight of its precision."""
+    way = there.evaluations[0].point - here.evaluations[0].point
+    ends = (there, here)
+    slope = -0.5 * float(sum(_mean(one.evaluations) @ way for one in ends))
+    noise = 0.5 * sum(_noise(one.evaluations, metric, settings) / len(one.evaluations) for one in ends)
+    known = [(slope, math.sqrt(noise * float(way @ metric @ way)))]
     (new, new_error), (old, old_error) = there.objective, here.objective
-    return old - new > math.hypot(new_error, old_error)
+    if not math.isnan(new_error + old_error):
+        known.append((old - new, math.hypot(new_error, old_error)))
+    exact = [difference for difference, error in known if error == 0.0]
+    if exact:
+        return exact[-1] > 0.0
+    weights = [error**-2 for _, error in known]
+    mean = sum(weight * difference for weight, (difference, _) in zip(weights, known, strict=True)) / sum(weights)
+    return mean > 1.0 / math.sqrt(sum(weights))
 
 
 def _noise(found: Sequence[Evaluation], metric: Tensor, settings: NewtonSettings) -> float:
