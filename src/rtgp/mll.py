@@ -106,6 +106,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         iterations: int | None = Extras.iterations,
         most_iterations: int | None = None,
         hold: bool = False,
+        once: bool = False,
         **kwargs: Any,
     ) -> Evaluated:
         """The estimate with what optimisers made for noisy gradients need beside it.
@@ -116,10 +117,11 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         iterations: after which those solves end all the same; None: as many as it takes.
         most_iterations: of conjugate gradients, after which the estimate is given up with a ConvergenceError.
         hold: keep preconditioner, warm start and what was learnt as they are, for draws that are used again.
+        once: no call is to follow, so that only a preconditioner that pays in this one is made.
         """
         batch = self._read(function_dist, target, *params, **kwargs)
         trained = self._trained() if contrast or information is not None else ()
-        extras = Extras(contrast, trained, information, iterations, most_iterations, hold)
+        extras = Extras(contrast, trained, information, iterations, most_iterations, hold, once)
         n, device = batch.form.size, str(batch.form.device)
         what = f"The likelihood of {n:,} points by {type(self.method).__name__}"
         try:

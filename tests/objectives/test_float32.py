@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import nullcontext
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import rtgp
+from gp_models import Model, airports
 from models import Regression, gradient, real_training_data
 from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.kernels import read_kernel
@@ -90,7 +92,7 @@ def test_the_first_call_in_float64_begins_where_float32_ended(monkeypatch):
     """Its y-solve starts from the last one, of which much is left to use."""
     runs, original = [], KrylovObjective._run
     monkeypatch.setattr(KrylovObjective, "_run", lambda *given: runs.append(original(*given)) or runs[-1])
-    monkeypatch.setattr(Reach, "felt", lambda *args: True)  # of a kernel so rough nothing is
+    monkeypatch.setattr(Reach, "_amplification", lambda *args: math.inf)  # of a kernel so rough nothing is
     model = ill_conditioned(torch.float32).set(lengthscale=0.02, outputscale=1.0, noise=2.5e-5)
     mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
     gradient(model, mll)
@@ -155,7 +157,7 @@ def test_products_of_a_kernel_without_a_form_in_float64():
 def test_going_over_can_be_resumed(tmp_path, monkeypatch, stop):
     """Training that goes over to float64 in its third step, interrupted before or after: the same to the bit."""
     monkeypatch.setattr(system_module, "PRODUCT_LIMIT", 3e-4)
-    monkeypatch.setattr(Reach, "felt", lambda *args: True)
+    monkeypatch.setattr(Reach, "_amplification", lambda *args: math.inf)
     run = {"method": "rr-cg", "optimizer": "adam", "learning_rate": 1.0, "steps": 8, "subset_start": False}
 
     def trained(**more):
@@ -223,3 +225,28 @@ def test_the_warning_comes_once():
         gradient(model, mll)
         gradient(model, mll)
     assert sum(issubclass(w.category, PrecisionWarning) for w in caught) == 1
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-6])
+def test_a_rough_kernel_is_served_by_float32_at_any_noise(noise):
+    """Airports with a Matern-1/2 kernel: rounding amounts to many times the noise, and hardly reaches a solution."""
+    slopes, values = [], []
+    x, y = airports(2000, dtype=torch.float32)
+    for dtype in (torch.float32, torch.float64):
+        kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=0.5))
+        model = Model(x.to(dtype), y.to(dtype), gpytorch.likelihoods.GaussianLikelihood(), kernel=kernel).to(dtype)
+        model.likelihood.noise_covar.register_constraint("raw_noise", gpytorch.constraints.GreaterThan(1e-8))
+        model.initialize(
+            **{"likelihood.noise": noise, "kernel.base_kernel.lengthscale": 2.0, "kernel.outputscale": 2.0}
+        )
+        model.train()
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, generator=torch.Generator().manual_seed(0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PrecisionWarning)
+            for _ in range(2):  # the second call begins where the first ended
+                slope, value = gradient(model, mll)
+        assert mll.last.dtype is dtype
+        slopes.append(slope.double())
+        values.append(float(value))
+    assert abs(values[0] - values[1]) < 1e-4
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=0, atol=2e-4)

@@ -13,12 +13,16 @@ from rtgp.kernels import read_covariance
 from rtgp.operators import make_from_form
 from rtgp.preconditioners import Identity
 from rtgp.preconditioners import policy as policy_module
-from rtgp.preconditioners.policy import Policy, build_cost, iteration_cost
+from rtgp.preconditioners.policy import Policy, PolicySettings
+from rtgp.preconditioners.shape import Costs, DeviceCosts, Shape
 from rtgp.solvers import WhitenedSystem
 
 N = 600
 COLUMNS = 3
 FIRST = math.isqrt(2 * N * COLUMNS)  # 60
+# Costs that stay, whatever is measured on a new machine: in them the cases below are worked out.
+COSTS = Costs(cpu=DeviceCosts(thin=4.0, sparse=30.0, begin=0.0, search=0.0, factor=14.0, entry=1300.0, across=2200.0))
+SETTINGS = PolicySettings(costs=COSTS)
 SMOOTH, ROUGH = (0.4, 1.0, 0.05), (0.05, 2.0, 0.01)  # lengthscale, outputscale, noise
 DECAYING = (0.2, 1.0, 0.001), (0.15, 20.0, 0.01)  # two, far apart, whose eigenvalues fall fast
 ROUGHER = (0.15, 1.0, 0.001), (0.12, 20.0, 0.001)  # two whose eigenvalues fall later
@@ -49,7 +53,7 @@ def rough() -> WhitenedSystem:
 
 
 def automatic(rank: int | None = None) -> Policy:
-    return Policy(rtgp.PivotedCholesky(rank), None, COLUMNS)
+    return Policy(rtgp.PivotedCholesky(rank), None, COLUMNS, settings=SETTINGS)
 
 
 def call(
@@ -63,7 +67,8 @@ def call(
 
 def price(rank: int) -> float:
     """Of a preconditioner, in iterations."""
-    return build_cost(N, rank) / iteration_cost(N, rank, COLUMNS)
+    shape, cpu = Shape(rank), torch.device("cpu")
+    return COSTS.build(N, shape, cpu) / COSTS.iteration(N, shape, COLUMNS, cpu)
 
 
 class TestNoise:
@@ -184,7 +189,7 @@ class TestWhenItPays:
 
 def ranks(points, iterations: int, n: int = N, columns: int = COLUMNS) -> list[int]:
     """Of six preconditioners, one after the other, all runs being so long; hyperparameters jump to and fro."""
-    upkeep, found = Policy(rtgp.PivotedCholesky(), None, columns), []
+    upkeep, found = Policy(rtgp.PivotedCholesky(), None, columns, settings=SETTINGS), []
     for k in range(6):
         rebuilt, rank = call(upkeep, system(points[k % 2], n), iterations, seed=k)
         assert rebuilt

@@ -26,3 +26,17 @@ def common_rounding(form: KernelForm) -> float:
     scale = block.diagonal().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
     correlation = float((block * scale * scale[:, None]).mean())
     return _FACTOR * math.sqrt(form.size) if form.size > 1 and correlation > _ALIKE else 1.0
+
+
+def size_of_entries(form: KernelForm) -> float:
+    """The root mean square of K's entries, to the mean of its diagonal, by a sample: what rounding is in proportion to.
+    1 where all points are alike; far less where most pairs are apart."""
+    n, count = form.size, min(_SAMPLE, form.size)
+    index = torch.arange(count, device=form.device) * n // count
+    block = form.block(index, index).double()
+    diagonal = block.diagonal()
+    mean, own = float(diagonal.mean()), float(diagonal.square().mean())
+    if mean <= 0.0:
+        return 1.0
+    others = float((block.square().sum() - diagonal.square().sum()) / max(1, count * (count - 1)))
+    return math.sqrt((others * (n - 1) + own) / n) / mean

@@ -162,7 +162,7 @@ class KrylovObjective:
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
         control = type(self._policy.control)
-        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots, self.frozen or extras.hold)
+        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots, self.frozen or extras.hold, extras.once)
         if type(self._policy.control) is not control:
             self._coefficients.reset()  # of another control variate
         earlier = self._last_solve
@@ -297,7 +297,7 @@ class KrylovObjective:
         return WhitenedSystem(make_from_form(form, self._operator), noise)
 
     def _prepared(
-        self, batch: Batch, pivots: torch.Generator, keep: bool
+        self, batch: Batch, pivots: torch.Generator, keep: bool, once: bool
     ) -> tuple[Batch, WhitenedSystem, Preconditioner, bool]:
         """The batch in the precision that serves, its system, the preconditioner and whether that is new."""
         working = replace(batch, form=self._form(batch))
@@ -307,7 +307,7 @@ class KrylovObjective:
             working = replace(batch, form=self._form(batch))
             system = self._system_of(working.form, batch.noise)
         self._forget_other_systems(system)
-        return working, system, *self._policy.preconditioner(system, pivots, keep)
+        return working, system, *self._policy.preconditioner(system, pivots, keep, once)
 
     def _products_are_felt(self, system: WhitenedSystem, batch: Batch) -> bool:
         """Whether rounding in the products of this system is too much, so that float64 is to be taken instead. It is
@@ -318,7 +318,9 @@ class KrylovObjective:
         if expected <= _GROWTH * self._measured:
             return False
         self._measured, wide = expected, batch.form.widened() is not None
-        self._warned = warn_of_products(system, wide, lambda error: self._reach.felt(error, batch.form, batch.noise))
+        self._warned = warn_of_products(
+            system, wide, lambda error: self._reach.reaching(error, batch.form, batch.noise)
+        )
         return self._warned and wide
 
     def _form(self, batch: Batch) -> KernelForm:
@@ -328,7 +330,10 @@ class KrylovObjective:
         if not self._warned:
             factor = 1.0 if wide is None else common_rounding(batch.form)
             self._warned = warn_of_rounding(
-                batch.limits(), wide is not None, factor, lambda error: self._reach.felt(error, batch.form, batch.noise)
+                batch.limits(),
+                wide is not None,
+                factor,
+                lambda error: self._reach.rounding_felt(error, batch.form, batch.noise),
             )
         if wide is None or not self._warned:
             return batch.form

@@ -61,7 +61,7 @@ class KrylovSolver:
             system, generator = self._system, self._generator
             candidates = [self._preconditioner]
             if coordinates(system.operator.form) is not None:  # neighbours are then cheap to find
-                count = min(PolicySettings().counts[0], max(1, system.size - 1))
+                count = min(PolicySettings().choice.counts[0], max(1, system.size - 1))
                 candidates.append(build(Shape(0, count), system, generator).preconditioner)
             trials = [tried(one, system, generator, TrialSettings()) for one in candidates]
             self._cheapest = min(zip(trials, candidates, strict=True), key=lambda pair: pair[0].iterations)[1]

@@ -133,7 +133,8 @@ def most_correlated(
         if scale is not None:
             entries = entries * scale.double()[known] * scale.double()[asked, None]
         if low_rank is not None:
-            entries = entries - torch.einsum("qk,qck->qc", low_rank[asked].double(), low_rank[known].double())
+            shared = torch.bmm(low_rank[known].double(), low_rank[asked].double()[:, :, None])[:, :, 0]
+            entries = entries - shared
         value = entries.abs_().mul_(weight[known]).masked_fill_(places < 0, -1.0)
         pieces.append(places.gather(1, value.sort(dim=1, descending=True, stable=True).indices[:, :count]))
     return torch.cat(pieces)

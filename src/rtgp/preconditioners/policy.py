@@ -28,6 +28,7 @@ from torch import Tensor
 from rtgp.distributed import Group
 from rtgp.operators.choose import free_memory
 from rtgp.preconditioners.build import FLATTEST, STEEPEST, Built, build
+from rtgp.preconditioners.choice import Choice, ChoiceSettings, Decision, Loser, distance
 from rtgp.preconditioners.nearest import place_of
 from rtgp.preconditioners.neighbour_control import NeighbourControl
 from rtgp.preconditioners.nystroem_control import COEFFICIENT, NystroemControl
@@ -39,7 +40,7 @@ from rtgp.preconditioners.shape import Costs, Shape
 from rtgp.preconditioners.sparse_inverse import SparseInverse, check_earlier
 from rtgp.preconditioners.trial import Trial, TrialSettings, tried
 from rtgp.solvers import WhitenedSystem
-from rtgp.state import State, saved_count, saved_scalar, saved_tensor
+from rtgp.state import State, saved_count, saved_flag, saved_scalar, saved_tensor
 
 _log = logging.getLogger("rtgp")
 
@@ -57,12 +58,8 @@ class PolicySettings:
     calls_per_build: at least so many; the first ones are worn out by the first, large steps.
     memory: part of what was learnt of the noise that is kept from one call to the next.
     doubt: what "the noise does not grow" counts for, in squares of the logarithm of a distortion.
-    counts: neighbours that are tried, the first always, the others while runs are long.
-    long: error ratio at the end of a trial above which larger shapes are tried too.
-    moved: change of a logarithm, of a lengthscale or of the signal over the noise, after which candidates are tried
-    again.
     pattern_moved: change of the logarithm of a lengthscale after which neighbours are searched for again.
-    cheap: a preconditioner that costs at most so many of its runs is renewed in every call.
+    choice: of the shape.
     """
 
     largest_change: float = 2.0
@@ -73,11 +70,8 @@ class PolicySettings:
     calls_per_build: float = 3.0
     memory: float = 0.8
     doubt: float = 0.25
-    counts: tuple[int, ...] = (32, 64, 128)
-    long: float = 1e-2
-    moved: float = 0.7
     pattern_moved: float = 0.2
-    cheap: float = 1.0
+    choice: ChoiceSettings = field(default_factory=ChoiceSettings)
     costs: Costs = field(default_factory=Costs)
     trial: TrialSettings = field(default_factory=TrialSettings)
 
@@ -120,16 +114,6 @@ class Held:
         if isinstance(self.control, NeighbourControl):
             return 1.0 / (1.0 + self.spread)
         return self.whole
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Which shape, and why; where the hyperparameters were."""
-
-    shape: Shape
-    reason: str
-    place: Tensor
-    iterations: float  # predicted
 
 
 class Policy:
@@ -181,9 +165,10 @@ class Policy:
         return f"a preconditioner of rank {self._begin} in place of {rank}"
 
     def preconditioner(
-        self, system: WhitenedSystem, generator: torch.Generator, keep: bool
+        self, system: WhitenedSystem, generator: torch.Generator, keep: bool, once: bool = False
     ) -> tuple[Preconditioner, bool]:
-        """The one to use, and whether it was made for this call. keep: never make it anew."""
+        """The one to use, and whether it was made for this call. keep: never make it anew. once: no call is to
+        follow."""
         if self.wanted is None:
             return Identity(system.size), False
         held = self._held
@@ -194,7 +179,7 @@ class Policy:
         pattern_place = held.place if held is not None and pattern is not None else place
         trial: Trial | None = None
         if isinstance(self.wanted, Automatic) and self._undecided(place):
-            made, trial = self._decide(system, generator, pattern, place)
+            made, trial = self._decide(system, generator, pattern, place, once)
         else:
             made = self._build(self._shape(system), system, generator, pattern)
         if made.pattern is not pattern:
@@ -277,59 +262,30 @@ class Policy:
         decision, held = self.decision, self._held
         if decision is None or decision.place.shape != place.shape:
             return True
-        if float((decision.place - place).abs().max()) > self.settings.moved:
+        if held is not None and held.fresh > 2.0 * decision.iterations + self.settings.trial.iterations:
+            self.decision = replace(decision, outdated=True)
             return True
-        return held is not None and held.fresh > 2.0 * decision.iterations + self.settings.trial.iterations
+        return distance(decision.place, place) > self.settings.choice.moved
 
     def _decide(
-        self, system: WhitenedSystem, generator: torch.Generator, pattern: Tensor | None, place: Tensor
+        self, system: WhitenedSystem, generator: torch.Generator, pattern: Tensor | None, place: Tensor, once: bool
     ) -> tuple[Built, Trial]:
         """Try candidates and take the one with the cheapest step."""
         settings, n, device = self.settings, system.size, system.device
-        calls = max(settings.calls_per_build, self._calls / max(1, self._builds))
-        tried_so_far: dict[Shape, float] = {}
-        words: list[str] = []
-        best: tuple[float, Built, Trial] | None = None
-
-        def attempt(shape: Shape) -> bool:
-            """Whether it is the best so far."""
-            nonlocal best, pattern
-            shape = Shape(shape.rank, min(shape.count, max(n - 1, 1)) if shape.count else 0)
-            if shape in tried_so_far:
-                return False
-            least = settings.costs.iteration(n, shape, self.columns, device)
-            if best is not None and least + settings.costs.build(n, shape, device) / calls >= best[0]:
-                return False  # it could not win with a single iteration
-            made = self._build(shape, system, generator, pattern)
-            pattern = made.pattern if made.pattern is not None else pattern
-            trial = tried(made.preconditioner, system, generator, settings.trial)
-            each = settings.costs.iteration(n, made.shape, self.columns, device)
-            price = settings.costs.build(n, made.shape, device)
-            renewed = 1.0 if price <= settings.cheap * trial.iterations * each else calls
-            cost = trial.iterations * each + price / renewed
-            tried_so_far[shape] = cost
-            words.append(f"{made.shape}: {trial.iterations:.0f}")
-            if best is None or cost < best[0]:
-                best = cost, replace(made, pattern=pattern), trial
-                return True
-            return False
-
-        rank = self._within_memory(self._rank(n), system)
-        attempt(Shape(rank))
-        attempt(Shape(0, settings.counts[0]))
-        assert best is not None
-        if best[2].ratio > settings.long:
-            for count in settings.counts[1:]:
-                if not attempt(Shape(0, count)) and best[1].shape.count == 0:
-                    break  # neighbours do not get near
-            if best[2].ratio > settings.long and system.group.size == 1:
-                for count in settings.counts[1:]:
-                    if not attempt(Shape(rank, count)):
-                        break
-        _, made, trial = best
-        reason = f"{made.shape} makes the cheapest step; iterations predicted by trials: {'; '.join(words)}"
-        self.decision = Decision(made.shape, reason, place, trial.iterations)
-        _log.info("Preconditioner: %s", reason)
+        choice = Choice(
+            n=n,
+            columns=self.columns,
+            device=device,
+            place=place,
+            calls=1.0 if once else max(settings.calls_per_build, self._calls / max(1, self._builds)),
+            build=lambda shape, found: self._build(shape, system, generator, found),
+            trial=lambda made: tried(made.preconditioner, system, generator, settings.trial),
+            settings=settings.choice,
+            costs=settings.costs,
+        )
+        rank = self._within_memory(self._rank(n, device), system)
+        made, trial, self.decision = choice.made(rank, system.group.size == 1, pattern, self.decision)
+        _log.info("Preconditioner: %s", self.decision.reason)
         return made, trial
 
     def _shape(self, system: WhitenedSystem) -> Shape:
@@ -337,17 +293,17 @@ class Policy:
         n, wanted = system.size, self.wanted
         most = max(n - 1, 1)
         if isinstance(wanted, Neighbours):
-            return Shape(0, min(wanted.count or self.settings.counts[0], most))
+            return Shape(0, min(wanted.count or self.settings.choice.counts[0], most))
         if isinstance(wanted, LowRankAndNeighbours):
             rank = wanted.rank or self._within_memory(PivotedCholesky().rank_for(n, self.columns), system)
-            return Shape(min(rank, n), min(wanted.count or self.settings.counts[1], most))
+            return Shape(min(rank, n), min(wanted.count or self.settings.choice.counts[1], most))
         count = 0
         if isinstance(wanted, Automatic):
             assert self.decision is not None
             count = min(self.decision.shape.count, most)
             if self.decision.shape.rank == 0:
                 return self.decision.shape
-        rank = self._rank(n)
+        rank = self._rank(n, system.device)
         if isinstance(wanted, Automatic) or (isinstance(wanted, PivotedCholesky) and wanted.rank is None):
             rank = self._within_memory(rank, system)
         return Shape(rank, count)
@@ -386,7 +342,7 @@ class Policy:
         costs = settings.costs
         price = costs.build(n, shape, system.device) / costs.iteration(n, shape, self.columns, system.device)
         changed = distortion > 1.0 + 1e-9
-        if changed and shape.count and price <= settings.cheap * held.fresh:
+        if changed and shape.count and price <= settings.choice.cheap * held.fresh:
             return True
         if held.wasted + run - held.fresh >= price:
             return True
@@ -394,7 +350,7 @@ class Policy:
         power = min(max(0.0, both) / (own + settings.doubt), settings.steepest)
         return math.pow(distortion, power) * run >= held.fresh + price
 
-    def _rank(self, n: int) -> int:
+    def _rank(self, n: int, device: torch.device) -> int:
         settings, held = self.settings, self._held
         own = self.wanted if isinstance(self.wanted, PivotedCholesky) else PivotedCholesky()
         first = own.rank_for(n, self.columns)
@@ -408,7 +364,7 @@ class Policy:
 
         def cost(k: int) -> float:
             run = max(1.0, held.fresh * math.pow(k / rank, -0.5 * held.decay))
-            shape, device, costs = Shape(k, held.shape.count), torch.device("cpu"), settings.costs
+            shape, costs = Shape(k, held.shape.count), settings.costs
             return run * costs.iteration(n, shape, self.columns, device) + costs.build(n, shape, device) / calls
 
         ratios = [math.pow(settings.largest_change, step / 4.0) for step in range(-4, 5)]
@@ -423,6 +379,10 @@ class Policy:
             shape = torch.tensor([self.decision.shape.rank, self.decision.shape.count])
             state.update(decided_shape=shape, decided_place=self.decision.place)
             state["decided_iterations"] = torch.tensor(self.decision.iterations, dtype=torch.float64)
+            state["decided_outdated"] = self.decision.outdated
+            if self.decision.losers:
+                rows = [[float(one.with_rank), one.count, one.ratio, *one.place] for one in self.decision.losers]
+                state["decided_losers"] = torch.tensor(rows, dtype=torch.float64)
         if self._held is not None:
             held = self._held
             state.update(held.preconditioner.state_dict())
@@ -458,7 +418,19 @@ class Policy:
             place = saved_tensor(state, "decided_place", (None,)).cpu()
             iterations = saved_scalar(state, "decided_iterations", (1.0, math.inf))
             decided = Shape(*map(int, shape.tolist()))
-            self.decision = Decision(decided, f"{decided}, as decided before the checkpoint", place, iterations)
+            losers = torch.zeros(0, 3 + len(place), dtype=torch.float64)
+            if "decided_losers" in state:
+                losers = saved_tensor(state, "decided_losers", (None, 3 + len(place))).cpu()
+            if bool((losers[:, 1] < 0.0).any()) or bool((losers[:, 2] < 1.0).any()):
+                raise ValueError("'decided_losers' must hold counts that are not negative, and ratios of 1 or more.")
+            self.decision = Decision(
+                decided,
+                f"{decided}, as decided before the checkpoint",
+                place,
+                iterations,
+                tuple(Loser(bool(row[0]), int(row[1]), float(row[2]), row[3:]) for row in losers),
+                saved_flag(state, "decided_outdated") if "decided_outdated" in state else False,
+            )
             there = len(saved_tensor(state, "place", (None,)))
             if held and there not in (0, len(place)):  # 0: of older versions
                 raise ValueError(f"'place' must have as many numbers as 'decided_place', {len(place)}. Got {there}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -21,29 +21,56 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Operations of a preconditioner, in those of a dense product in float32.
+class DeviceCosts:
+    """What a preconditioner costs on one kind of device, in operations of a product of K with a few columns.
 
-    sparse: what an operation with the sparse factor costs, by the kind of device: its numbers are gathered from
-    memory (one core, n = 5,000, 32 neighbours, 12 columns: 4 GFLOP/s where a dense product has 57).
-    small: what an operation in the small factorisations costs (one core, 32 neighbours: .7 GFLOP/s, in float64).
+    thin: for each point, column and rank, in one iteration.
+    sparse: for each point, column and entry of a row of G, in one iteration: G and its transpose.
+    begin: of making anything: many small launches.
+    search: for each point, of finding neighbours.
+    factor: for each point and square of the rank: L and its orthonormal columns, in float64.
+    entry: for each entry of the small blocks, in float64: kernel, factorisation and solve.
+    across: for each point, neighbour and rank, where both are made: neighbours ranked by what L leaves, and L L^T taken
+        from the blocks.
     """
 
-    sparse: dict[str, float] = field(default_factory=lambda: {"cpu": 15.0, "cuda": 10.0})
-    small: dict[str, float] = field(default_factory=lambda: {"cpu": 80.0, "cuda": 20.0})
+    thin: float
+    sparse: float
+    begin: float
+    search: float
+    factor: float
+    entry: float
+    across: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """By kind of device.
+
+    cpu: two cores, airports (n = 5,000) and kin40k (n = 8,000), 12 columns, a stored product of 170 to 210 GFLOP/s.
+    cuda: an H200, kin40k (n = 25,600), 12 columns, a stored product of 31 TFLOP/s.
+    """
+
+    cpu: DeviceCosts = DeviceCosts(
+        thin=6.0, sparse=50.0, begin=0.0, search=2e6, factor=22.0, entry=1300.0, across=2200.0
+    )
+    cuda: DeviceCosts = DeviceCosts(
+        thin=7.0, sparse=125.0, begin=3e11, search=0.0, factor=14.0, entry=5500.0, across=1800.0
+    )
 
     def iteration(self, n: int, shape: Shape, columns: int, device: torch.device) -> float:
-        """One iteration of conjugate gradients: the product with K, four thin products, two sparse ones."""
-        sparse = 2.0 * self._of(self.sparse, device) * (shape.count + 1) if shape.count else 0.0
-        return 2.0 * n * columns * (n + 4.0 * shape.rank + sparse)
+        """One iteration of conjugate gradients: the product with K, and the preconditioner."""
+        costs = self._of(device)
+        sparse = costs.sparse * (shape.count + 1) if shape.count else 0.0
+        return 2.0 * n * columns * (n + costs.thin * shape.rank + sparse)
 
     def build(self, n: int, shape: Shape, device: torch.device) -> float:
-        """The factors. Those in float64 count twice: L with its orthonormal columns, and the n small blocks."""
-        width = shape.count + 1
-        small = width**3 / 3.0 + 2.0 * width**2 if shape.count else 0.0
-        if shape.rank and shape.count:
-            small += width**2 * shape.rank / self._of(self.small, device) * 4.0  # L L^T on the blocks: dense products
-        return 14.0 * n * shape.rank**2 + self._of(self.small, device) * n * small
+        costs = self._of(device)
+        made = costs.factor * shape.rank**2
+        if shape.count:
+            width = shape.count + 1
+            made += costs.search + costs.entry * width**2 + costs.across * width * shape.rank
+        return costs.begin + n * made
 
-    def _of(self, table: dict[str, float], device: torch.device) -> float:
-        return table.get(device.type, table["cuda"])
+    def _of(self, device: torch.device) -> DeviceCosts:
+        return self.cpu if device.type == "cpu" else self.cuda

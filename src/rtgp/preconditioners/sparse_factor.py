@@ -26,7 +26,7 @@ class FactorSettings:
     """How the blocks are factored."""
 
     piece: int = 2**20  # bytes of blocks at once on a CPU: they stay in its cache
-    piece_on_card: int = 2**28
+    piece_on_card: int = 2**29
     first_jitter: float = 1e-12  # part of a block's mean variance, added where it is not positive definite,
     jitter_growth: float = 100.0  # and so many times more at each further try
     tries: int = 5  # then the point stands alone: its row of G is that of no neighbours
@@ -41,10 +41,13 @@ def with_points(neighbours: Tensor, points: Tensor) -> Tensor:
     return torch.cat([torch.where(neighbours >= 0, neighbours, last), last], dim=1)
 
 
-def pieces_of(rows: int, width: int, device: torch.device, settings: FactorSettings = DEFAULT) -> Iterator[slice]:
-    """Ranges of rows whose blocks (width, width) of float64 take a bounded amount of memory."""
+def pieces_of(
+    rows: int, width: int, device: torch.device, settings: FactorSettings = DEFAULT, rank: int = 0
+) -> Iterator[slice]:
+    """Ranges of rows whose blocks (width, width) of float64, and (width, rank) of a low rank, take a bounded amount of
+    memory."""
     size = settings.piece if device.type == "cpu" else settings.piece_on_card
-    step = max(1, size // (8 * width * width))
+    step = max(1, size // (8 * width * (width + rank)))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
 
@@ -67,10 +70,10 @@ def inverse_factor_rows(
     index = with_points(neighbours, torch.arange(neighbours.shape[0], device=neighbours.device))
     scale = scale.detach().double()
     values = torch.empty(index.shape, dtype=torch.float64, device=form.device)
-    width = index.shape[1] + (0 if low_rank is None else low_rank.shape[1] // 2)  # rows of L are gathered too
+    width, rank = index.shape[1], 0 if low_rank is None else low_rank.shape[1]
 
     def fill(part: slice) -> None:
-        for rows in pieces_of(part.stop - part.start, width, form.device, settings):
+        for rows in pieces_of(part.stop - part.start, width, form.device, settings, rank):
             rows = slice(part.start + rows.start, part.start + rows.stop)
             blocks = system_blocks(form.gathered(index[rows]), scale, index[rows], low_rank)
             values[rows] = last_rows(blocks, settings)

@@ -133,10 +133,8 @@ class _Products:
         counts = torch.bincount(columns, minlength=n)
         begins = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         rows = torch.div(found, width, rounding_mode="floor")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            self._matrix = torch.sparse_csr_tensor(starts, index.reshape(-1), values.reshape(-1), (n, n))
-            self._transposed = torch.sparse_csr_tensor(begins, rows, values.reshape(-1)[found], (n, n))
+        self._matrix = _compressed(starts, index.reshape(-1), values.reshape(-1), n)
+        self._transposed = _compressed(begins, rows, values.reshape(-1)[found], n)
 
     def matmul(self, v: Tensor) -> Tensor:
         return self._product(self._matrix, v)
@@ -149,3 +147,10 @@ class _Products:
             return torch.from_numpy(matrix @ v.detach().contiguous().numpy())
         product: Tensor = matrix @ v
         return product
+
+
+def _compressed(starts: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor:
+    """(n, n) by compressed rows."""
+    with warnings.catch_warnings():  # torch warns that such tensors are new, and that nothing is checked
+        warnings.filterwarnings("ignore", message="Sparse ")
+        return torch.sparse_csr_tensor(starts, columns, values, (n, n), check_invariants=False)

@@ -31,8 +31,8 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """ratio: of the whitened residual at the end to that at the start. iterations: predicted, to the target.
-    spread: mean of |B e - e|^2 / n; 0 for P = A."""
+    """ratio: the smallest whitened residual in the Krylov space at the end to that at the start. iterations: predicted,
+    to the target. spread: mean of |B e - e|^2 / n; 0 for P = A."""
 
     ratio: float
     iterations: float
@@ -52,12 +52,22 @@ def tried(
         )
     except RTGPError:
         return Trial(math.inf, settings.most, math.inf)
-    ratio = math.sqrt(float(run.squares[-1].mean()) / n)
+    ratio = smallest_residual(run)
     if not math.isfinite(ratio):
         return Trial(math.inf, settings.most, math.inf)
     rate = math.log(max(ratio, 1e-12)) / max(1, run.iterations)
     predicted = settings.most if rate >= 0.0 else min(settings.most, math.log(settings.target) / rate)
     return Trial(ratio, max(1.0, predicted), spread_of(run, slice(0, settings.probes)))
+
+
+def smallest_residual(run: CGResult) -> float:
+    """The norm of the smallest residual in the Krylov space, to that at the start, for all columns together.
+
+    The residuals r_j of conjugate gradients often rise at first, and then rank nothing. The smallest, that of the
+    minimum residual method, never rises, and 1 / |s|^2 = sum_j 1 / |r_j|^2 (Weiss 1994).
+    """
+    squares = run.squares.clamp_min(torch.finfo(torch.float64).tiny)
+    return math.sqrt(float((1.0 / squares.reciprocal().sum(0)).sum() / squares[0].sum()))
 
 
 def spread_of(run: CGResult, columns: slice) -> float:

@@ -167,13 +167,13 @@ def warn_of_rounding(
 
 
 def warn_of_products(
-    system: WhitenedSystem, widened: bool = False, felt: Callable[[float], bool] | None = None
+    system: WhitenedSystem, widened: bool = False, reaching: Callable[[float], float] | None = None
 ) -> bool:
-    """Say so where the precision cannot serve the products of a system; whether it was said. felt: as above."""
+    """Say so where the precision cannot serve the products of a system; whether it was said. reaching: as much of an
+    error as reaches a solution, where that is known (`rtgp.preconditioners.amplification`)."""
     error = system.product_error()
-    if not error > PRODUCT_LIMIT or (
-        felt is not None and not felt(error)
-    ):  # nor where it is not finite: that is for the solver to tell
+    # Not where it is not finite: that is for the solver to tell.
+    if not error > PRODUCT_LIMIT or (reaching is not None and not reaching(error) > PRODUCT_LIMIT):
         return False
     _warn(system.limits(), f"rounding in its products amounts to {error:.2g} times the noise", widened)
     return True

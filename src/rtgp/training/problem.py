@@ -290,7 +290,8 @@ class Problem:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrecisionWarning)  # training will say so where it goes on
                 most = self.situation.most_iterations
-                found = float(-mll.evaluate(self.model(self.X), self.y, most_iterations=most).objective)
+                estimate = mll.evaluate(self.model(self.X), self.y, most_iterations=most, once=True)
+                found = float(-estimate.objective)
         except (RankError, DisagreementError):
             raise
         except RTGPError:
