@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.gpu, triton_mode.needs_cuda]
 
 SIZES = (500, 1_200, 3_000, 6_000, 12_000)
 FITS = 60
+FIRST = 20  # fits, one of each kind
 FAILING, INTERRUPTED = 23, 41  # by a callback
 # Of a given rank: one that is chosen follows the length of runs, which differs in the last digits from run to run.
 METHOD = rtgp.RRCG(preconditioner=PivotedCholesky(100))
@@ -64,8 +65,11 @@ def fit(n: int, matern: bool, predict: bool, error: type[BaseException] | None =
 
 
 def test_one_fit_after_the_other() -> None:
+    """The peak of a size is the largest of its first four fits: how many runs are recorded depends on their lengths,
+    which rounding changes from one fit to the next."""
     fit(SIZES[0], matern=False, predict=True)  # what libraries take for good
-    first: dict[tuple[int, bool, bool], tuple[int, int]] = {}
+    first: dict[tuple[int, bool, bool], int] = {}
+    peaks: dict[int, int] = {}
     for k in range(FITS):
         n, matern, predict = SIZES[k % len(SIZES)], bool(k % 2), bool(k // len(SIZES) % 2)
         if k in (FAILING, INTERRUPTED):
@@ -74,9 +78,11 @@ def test_one_fit_after_the_other() -> None:
                 fit(n, matern, predict, error)
             continue
         held, most = fit(n, matern, predict)
-        early_held, early_most = first.setdefault((n, matern, predict), (held, most))
-        assert held <= 1.02 * early_held, f"fit {k} of {n} points: {held} bytes held, {early_held} at first"
-        assert most <= 1.02 * early_most, f"fit {k} of {n} points: {most} bytes at the most, {early_most} at first"
+        early = first.setdefault((n, matern, predict), held)
+        assert held <= 1.02 * early, f"fit {k} of {n} points: {held} bytes held, {early} at first"
+        if k < FIRST:
+            peaks[n] = max(most, peaks.get(n, 0))
+        assert most <= 1.02 * peaks[n], f"fit {k} of {n} points: {most} bytes at the most, {peaks[n]} at first"
 
 
 def test_no_collection_comes_while_the_card_records() -> None:

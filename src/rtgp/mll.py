@@ -116,7 +116,7 @@ class MarginalLogLikelihood(ExactMarginalLogLikelihood):
         solves of this tolerance; like the objective, divided by n.
         iterations: after which those solves end all the same; None: as many as it takes.
         most_iterations: of conjugate gradients, after which the estimate is given up with a ConvergenceError.
-        hold: keep preconditioner, warm start and what was learnt as they are, for draws that are used again.
+        hold: keep the shape of the preconditioner, the warm start and what was learnt, for draws that are used again.
         once: no call is to follow, so that only a preconditioner that pays in this one is made.
         """
         batch = self._read(function_dist, target, *params, **kwargs)

@@ -78,8 +78,11 @@ def test_one_process_on_a_card_by_nccl(tmp_path: Path) -> None:
         timeout=200,
     )
     assert alone.returncode == 0, alone.stderr
-    for name, value in rtgp.GPRegressor.load(tmp_path / "alone").hyperparameters_.items():
-        assert ranked.hyperparameters_[name] == pytest.approx(value, rel=1e-2)
+    # Six noisy steps, and the last digits differ from run to run: what is left is far less than what the data say.
+    one = rtgp.GPRegressor.load(tmp_path / "alone")
+    for name, value in one.hyperparameters_.items():
+        slack = max(1e-2 * abs(value), 0.2 * one.hyperparameter_errors_[name])
+        assert ranked.hyperparameters_[name] == pytest.approx(value, abs=slack)
 
 
 @pytest.mark.parametrize(

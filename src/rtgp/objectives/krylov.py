@@ -162,7 +162,7 @@ class KrylovObjective:
         # Pivots have a stream of their own: whether they are drawn in this call does not change the probes.
         pivots = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
         control = type(self._policy.control)
-        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots, self.frozen or extras.hold, extras.once)
+        batch, system, preconditioner, rebuilt = self._prepared(batch, pivots, extras)
         if type(self._policy.control) is not control:
             self._coefficients.reset()  # of another control variate
         earlier = self._last_solve
@@ -297,7 +297,7 @@ class KrylovObjective:
         return WhitenedSystem(make_from_form(form, self._operator), noise)
 
     def _prepared(
-        self, batch: Batch, pivots: torch.Generator, keep: bool, once: bool
+        self, batch: Batch, pivots: torch.Generator, extras: Extras
     ) -> tuple[Batch, WhitenedSystem, Preconditioner, bool]:
         """The batch in the precision that serves, its system, the preconditioner and whether that is new."""
         working = replace(batch, form=self._form(batch))
@@ -307,7 +307,8 @@ class KrylovObjective:
             working = replace(batch, form=self._form(batch))
             system = self._system_of(working.form, batch.noise)
         self._forget_other_systems(system)
-        return working, system, *self._policy.preconditioner(system, pivots, keep, once)
+        policy, keep = self._policy, self.frozen
+        return working, system, *policy.preconditioner(system, pivots, keep, extras.once, extras.hold and not keep)
 
     def _products_are_felt(self, system: WhitenedSystem, batch: Batch) -> bool:
         """Whether rounding in the products of this system is too much, so that float64 is to be taken instead. It is

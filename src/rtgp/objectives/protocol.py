@@ -86,7 +86,7 @@ class Extras:
     information: float | None = None  # if their average-information matrix is wanted: the tolerance of its solves,
     iterations: int | None = 200  # unless they take more than that; None: as many as it takes
     most_iterations: int | None = None  # of the run itself; a longer one is given up with a ConvergenceError
-    hold: bool = False  # keep everything that is held between calls as it is, for draws that are used again
+    hold: bool = False  # keep what is held between calls, for draws that are used again: nothing is learnt or decided
     once: bool = False  # no call is to follow: what is made must pay in this one
 
 

@@ -50,9 +50,12 @@ class Reach:
     known: tuple[int, Tensor, float] | None = None  # points, place of the hyperparameters, amplification there
 
     def rounding_felt(self, rounding: float, form: KernelForm, noise: Tensor) -> bool:
-        """Whether rounding in K is felt in a solution. rounding: its error in units of the noise, for entries of the
-        diagonal's size; others are rounded less."""
-        return self.reaching(rounding * size_of_entries(form), form, noise) > self.settings.limit
+        """Whether rounding in K is felt in a solution."""
+        return self.reaching_rounding(rounding, form, noise) > self.settings.limit
+
+    def reaching_rounding(self, rounding: float, form: KernelForm, noise: Tensor) -> float:
+        """rounding: the error in units of the noise, for entries of the diagonal's size; others are rounded less."""
+        return self.reaching(rounding * size_of_entries(form), form, noise)
 
     def reaching(self, error: float, form: KernelForm, noise: Tensor) -> float:
         """As much of an error of the system, in units of the noise, as reaches its solution."""

@@ -165,13 +165,20 @@ class Policy:
         return f"a preconditioner of rank {self._begin} in place of {rank}"
 
     def preconditioner(
-        self, system: WhitenedSystem, generator: torch.Generator, keep: bool, once: bool = False
+        self,
+        system: WhitenedSystem,
+        generator: torch.Generator,
+        keep: bool,
+        once: bool = False,
+        follow: bool = False,
     ) -> tuple[Preconditioner, bool]:
-        """The one to use, and whether it was made for this call. keep: never make it anew. once: no call is to
-        follow."""
+        """The one to use, and whether it was made for this call. keep: never make it anew. once: no call is to come.
+        follow: nothing is decided or drawn; neighbours keep their pattern, and values follow the hyperparameters."""
         if self.wanted is None:
             return Identity(system.size), False
         held = self._held
+        if held is not None and follow:
+            return self._followed(held, system, generator), False
         if held is not None and (keep or not self._worn_out(held, system)):
             return held.preconditioner, False
         place = place_of(system.operator.form, system.noise)
@@ -204,6 +211,15 @@ class Policy:
         )
         self._builds += 1
         return kept, True
+
+    def _followed(self, held: Held, system: WhitenedSystem, generator: torch.Generator) -> Preconditioner:
+        """With a low rank it stays what it is: other values would take other pivots."""
+        if held.shape.rank or held.pattern is None or held.pattern.shape[1] < held.shape.count:
+            return held.preconditioner
+        made = self._build(held.shape, system, generator, held.pattern)
+        control = made.control(system.dtype) if self._with_control else None
+        self._held = replace(held, preconditioner=made.preconditioner, control=control)
+        return made.preconditioner
 
     @property
     def control(self) -> Control | None:

@@ -142,11 +142,15 @@ def _follow(
         step = box_newton_step(metric, gradient, reach, settings.pivots)
         if -0.5 * float(gradient @ step) <= worth or reach < settings.least_reach:
             break
-        found = _evaluated(problem, point + step, seeds, hold=True)
-        if found is None or _noise(found, metric, settings) > max(loudest, worth):
+        found = _evaluated(problem, point + step, seeds[:1], hold=True)
+        if not found or _noise(found, metric, settings) > max(loudest, worth):
             reach *= 0.5
             continue
-        there = _mean(found)
+        others = _evaluated(problem, point + step, seeds[1:], hold=True)
+        if others is None:
+            reach *= 0.5
+            continue
+        there = _mean([*found, *others])
         metric, first = damped_bfgs(metric, step, there - gradient, settings.damping), not gains
         if float((gradient + there) @ step) > 0.0:  # it rose, by the slopes at both ends
             reach *= 0.5
