@@ -57,7 +57,11 @@ def test_a_job_that_succeeded_exits_with_0_on_a_busy_machine(tmp_path: Path) -> 
     [
         ("error", ["ValueError: an error of every rank", "ValueError: an error of every rank"]),
         ("error of one", ["Rank 1 has left: ValueError: an error of rank 1", "ValueError: an error of rank 1"]),
-        ("error of the first", ["ValueError: an error of rank 0", "Rank 0 has left: ValueError: an error of rank 0"]),
+        pytest.param(
+            "error of the first",
+            ["ValueError: an error of rank 0", "Rank 0 has left: ValueError: an error of rank 0"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_error_is_an_error_and_no_abort(way: str, said: list[str], tmp_path: Path) -> None:

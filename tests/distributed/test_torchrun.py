@@ -88,7 +88,8 @@ def test_one_process_on_a_card_by_nccl(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "ranks", "words"),
     [
-        (151, 2, "one expert of all 151 rows, on 2 processes"),  # one rank has no expert
+        # One rank has no expert.
+        pytest.param(151, 2, "one expert of all 151 rows, on 2 processes", marks=pytest.mark.slow),
         pytest.param(2051, 2, "asked for, on 2 processes", marks=pytest.mark.slow),  # three experts of 1,024
     ],
 )

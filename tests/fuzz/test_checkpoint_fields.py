@@ -154,7 +154,11 @@ def outcome(folder: Path, run: str, name: str, body: dict[str, Any], blob: bytes
     return "trained"
 
 
-@pytest.mark.parametrize("run", RUNS)
+# The same objective as that of "rr-cg", by another optimiser.
+SLOW = {"rr-cg, adam"}
+
+
+@pytest.mark.parametrize("run", [pytest.param(run, marks=pytest.mark.slow if run in SLOW else ()) for run in RUNS])
 def test_every_number_of_an_objective(run: str, tmp_path: Path) -> None:
     name, body, tensors = checkpoint(run)
     found = {}

@@ -48,7 +48,7 @@ METHODS = {
 }
 
 
-SLOW = {"paper", "no warm start"}
+SLOW = {"paper", "no warm start", "gaussian", "no preconditioner, gaussian"}
 CASES = [
     pytest.param(method, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, method in METHODS.items()
 ]

@@ -99,7 +99,7 @@ class TestResume:
         assert len([words for words in told if "nowhere" in words]) == 2
         assert conclude(Counting(), tmp_path, "full").rows == []
 
-    @pytest.mark.parametrize("workers", [1, 2])
+    @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_the_same_failure_of_many_cells_ends_nothing_once_one_has_succeeded(self, tmp_path, workers):
         assert run_cells(Weak(), Setting(), tmp_path) == 7
         assert run_cells(Weak(), Setting(), tmp_path, workers=workers) == 7  # in an earlier run
