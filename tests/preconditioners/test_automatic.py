@@ -230,3 +230,27 @@ class TestTrials:
             losses.add(mll.last.log_det)
         assert len(decisions) == 1
         assert len(losses) == 6
+
+
+def test_values_follow_where_draws_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pattern stays, nothing is drawn or decided, and the control variate is of the same factor."""
+    monkeypatch.setattr(policy_module, "tried", only(SparseInverse))
+    own = model(300, 2, noise=1e-3)
+    policy = decided(own)
+    policy.used(3)
+    held, decision = policy._held, policy.decision
+    assert held is not None
+    own.kernel.base_kernel.lengthscale = 0.4
+    there, generator = system(own), torch.Generator().manual_seed(5)
+    state = generator.get_state()
+    followed, rebuilt = policy.preconditioner(there, generator, keep=False, follow=True)
+    assert not rebuilt
+    assert torch.equal(generator.get_state(), state)
+    assert policy.decision is decision
+    fresh = SparseInverse.of(there.operator.form, there.noise, held.pattern[:, : held.shape.count], there.dtype)
+    assert torch.equal(followed.index, held.preconditioner.index)
+    assert torch.equal(followed.values, fresh.values)
+    assert not torch.equal(followed.values, held.preconditioner.values)
+    assert policy.control._preconditioner is followed
+    kept, _ = policy.preconditioner(system(own), generator, keep=True)
+    assert kept is followed
