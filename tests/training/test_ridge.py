@@ -108,3 +108,11 @@ def test_failures_leave_a_point_that_was_good(fails_at: int) -> None:
     good = {point for point, _ in valley.asked[: max(1, fails_at)]}
     assert tuple(valley.point.tolist()) in good
     assert math.isfinite(float(valley.point.norm()))
+
+
+def test_a_ridge_that_cannot_be_followed_is_not_called_the_end() -> None:
+    """The gradient promises more than the tolerance, and no evaluation away from the point succeeds."""
+    valley = Valley(torch.diag(vector(1.0, 0.01)), vector(0.0, 3.0), fails_at=1)
+    check = check_end(valley, metric(0.02, 0.02), False, SETTINGS)
+    assert not check.confirmed
+    assert valley.point.tolist() == [0.0, 3.0]

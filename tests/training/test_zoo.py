@@ -17,6 +17,12 @@ import zoo_models
 from zoo_check import CLOSE, compare
 from zoo_models import ZOO
 
+# What other libraries say of such data, and models at the limit of float64, are not the matter here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
+    pytest.mark.filterwarnings("ignore::rtgp.errors.PrecisionWarning"),
+]
 KINDS = [pytest.param(name, marks=[] if kind.quick else [pytest.mark.slow]) for name, kind in ZOO.items()]
 RISKIEST = (
     "spectral mixture",
@@ -43,6 +49,7 @@ def test_both_ways_agree(name: str) -> None:
 # Open: both say that they have converged, and L-BFGS goes on from there.
 OPEN = {
     ("spectral mixture", 4): "L-BFGS on frozen draws ends .009 per point too early",
+    ("spectral mixture", 6): "below Cholesky's end, but L-BFGS goes on for .029 per point",
     ("botorch, additive saas", 6): "Newton's method ends .054 per point too early, along a ridge of 22 parameters",
 }
 RISKY = [

@@ -47,13 +47,14 @@ def check_end(problem: Problem, metric: Tensor, noisy: bool, settings: NewtonSet
         promise = promised(metric, _mean(found.evaluations), settings.reach, settings.pivots)
         if promise <= max(settings.clearly * noise, worth if left else settings.tolerance):
             return Check(True, found.evaluations)
-        gain = _follow(problem, here, found, metric, reach, settings)
+        gain, seen = _follow(problem, here, found, metric, reach, settings)
         if gain <= settings.slow_share * settings.tolerance:  # not worth the draws that would confirm it
             problem.move_to(here)
-            return Check(True, found.evaluations)
+            further_promise = promised(seen, _mean(found.evaluations), settings.reach, settings.pivots)
+            return Check(further_promise <= settings.tolerance, found.evaluations)
         there, further = problem.point, _checked(problem, metric, noisy, settings)
         if further is not None and _lower(further, found, metric, settings):
-            here, found = there, further
+            here, found, metric = there, further, seen  # what the ridge has shown of the curvature holds here too
             continue
         problem.move_to(here)  # draws that promised something else than there is
         reach *= settings.ridge_caution
@@ -121,10 +122,10 @@ def _draws(noise: float, settings: NewtonSettings) -> int:
 
 def _follow(
     problem: Problem, point: Tensor, begin: _Draws, metric: Tensor, reach: float, settings: NewtonSettings
-) -> float:
+) -> tuple[float, Tensor]:
     """Quasi-Newton steps (damped BFGS, from the metric) on the objective of fixed draws, whose gradients have no noise
     between them. Only slopes decide, for values have noise. Ends where a step is not worth taking, or where the last
-    few together have gained next to nothing. What was gained, by these draws.
+    few together have gained next to nothing. What was gained, by these draws, and the metric with the curvature seen.
 
     The first step shows whether there is a ridge: by the curvature along it, what is left must be worth the way.
 
@@ -162,7 +163,7 @@ def _follow(
             if sum(gains) + left <= settings.probe_share * settings.tolerance:
                 break
     problem.move_to(point)
-    return sum(gains)
+    return sum(gains), metric
 
 
 def _mean(found: Sequence[Evaluation]) -> Tensor:
