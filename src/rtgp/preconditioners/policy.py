@@ -37,8 +37,9 @@ from rtgp.preconditioners.protocol import Control, Identity, Preconditioner
 from rtgp.preconditioners.saved import preconditioner_from_state
 from rtgp.preconditioners.settings import Automatic, LowRankAndNeighbours, Neighbours, PreconditionerSettings
 from rtgp.preconditioners.shape import Costs, Shape
-from rtgp.preconditioners.sparse_inverse import SparseInverse, check_earlier
+from rtgp.preconditioners.sparse_inverse import check_earlier
 from rtgp.preconditioners.trial import Trial, TrialSettings, tried
+from rtgp.preconditioners.wear import distortion_between, imbalance, sample_of
 from rtgp.solvers import WhitenedSystem
 from rtgp.state import State, saved_count, saved_flag, saved_scalar, saved_tensor
 
@@ -204,7 +205,7 @@ class Policy:
             control=made.control(system.dtype) if self._with_control else None,
             decay=made.decay,
             pattern=made.pattern,
-            sample=_sample(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64),
+            sample=sample_of(system) if self.refresh is None else torch.zeros(0, 0, dtype=torch.float64),
             whole=whole,
             spread=self._spread(trial),
             place=pattern_place,
@@ -348,10 +349,10 @@ class Policy:
             return False
         if self.refresh is not None:
             return held.calls >= self.refresh
-        now = _sample(system)
+        now = sample_of(system)
         if now.shape != held.sample.shape:  # from a checkpoint of a version that looked at more points
             return True
-        distortion = max(1.0, _distortion(held.sample, now), _imbalance(held.preconditioner, system))
+        distortion = max(1.0, distortion_between(held.sample, now), imbalance(held.preconditioner, system))
         held = self._held = replace(held, distortion=distortion)
         n, shape, settings = system.size, held.shape, self.settings
         run = held.fresh * math.sqrt(distortion)
@@ -482,36 +483,3 @@ def largest_rank(system: WhitenedSystem, settings: PolicySettings = _DEFAULT) ->
     own = system.group.own(system.size)
     rows: int = max(1, own.stop - own.start)
     return max(1, int(settings.memory_share * free_memory(system.device)) // (settings.bytes_per_entry * rows))
-
-
-def _sample(system: WhitenedSystem) -> Tensor:
-    """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
-    index = system.some_points()
-    return system.kernel_rows(index, index).cpu() * (system.size / len(index))
-
-
-def _distortion(before: Tensor, after: Tensor) -> float:
-    """The condition number of (before + I)^-1 (after + I)."""
-    identity = torch.eye(before.shape[0], dtype=before.dtype)
-    lower, info = torch.linalg.cholesky_ex(before + identity)
-    if int(info) != 0:
-        return math.inf
-    half = torch.linalg.solve_triangular(lower, after + identity, upper=False)
-    eigenvalues = torch.linalg.eigvalsh(torch.linalg.solve_triangular(lower, half.T, upper=False))
-    least = float(eigenvalues[0])
-    return math.inf if least <= 0.0 else float(eigenvalues[-1]) / least
-
-
-def _imbalance(preconditioner: Preconditioner, system: WhitenedSystem) -> float:
-    """How far the diagonal of G A G^T is from a multiple of ones, over some rows; 1 for the A that G was made for. The
-    sample of `_distortion` sees points far from one another: of a short lengthscale it sees nothing."""
-    if not isinstance(preconditioner, SparseInverse):
-        return 1.0
-    rows = system.some_points()
-    index, values = preconditioner.index[rows], preconditioner.values[rows]
-    scale = system.noise.rsqrt()[index]  # (b, m + 1)
-    weighted = values * scale
-    blocks = system.operator.form.gathered(index).double()
-    diagonal = torch.einsum("bi,bij,bj->b", weighted, blocks, weighted) + values.square().sum(1)
-    least = float(diagonal.min())
-    return math.inf if least <= 0.0 else float(diagonal.max()) / least
