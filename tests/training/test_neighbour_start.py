@@ -109,3 +109,11 @@ def test_known_noise() -> None:
     before = one.objective_at(one.snapshot(), 0)
     begin(one, 50, True, 0, neighbours=SMALL)
     assert one.objective_at(one.snapshot(), 0) < before
+
+
+def test_every_candidate_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one where the objective cannot be computed."""
+    one, asked = problem(method=rtgp.RRCG()), []
+    monkeypatch.setattr(Problem, "objective_at", lambda self, values, seed: asked.append(values))
+    begin(one, 12, True, 0, neighbours=SMALL)
+    assert len(asked) == 3

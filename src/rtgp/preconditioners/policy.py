@@ -263,6 +263,11 @@ class Policy:
                 self._growth = (memory * self._growth[0] + x * y, memory * self._growth[1] + x * x)
         self._held = held
 
+    @property
+    def _calls_of_one(self) -> float:
+        """Calls that one preconditioner serves."""
+        return max(self.settings.calls_per_build, self._calls / max(1, self._builds))
+
     def _spread(self, trial: Trial | None) -> float:
         """By the trial, if there was one; by the last run otherwise."""
         if trial is not None:
@@ -294,7 +299,7 @@ class Policy:
             columns=self.columns,
             device=device,
             place=place,
-            calls=1.0 if once else max(settings.calls_per_build, self._calls / max(1, self._builds)),
+            calls=1.0 if once else self._calls_of_one,
             build=lambda shape, found: self._build(shape, system, generator, found),
             trial=lambda made: tried(made.preconditioner, system, generator, settings.trial),
             settings=settings.choice,
@@ -377,7 +382,7 @@ class Policy:
         rank, most = held.preconditioner.rank, n // settings.rank_share
         if rank == 0:
             return first
-        calls = max(settings.calls_per_build, self._calls / self._builds)
+        calls = self._calls_of_one
 
         def cost(k: int) -> float:
             run = max(1.0, held.fresh * math.pow(k / rank, -0.5 * held.decay))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ class Candidate:
     words: str
     values: list[Tensor]
     fitted: float | None = None  # the objective by the likelihood that was fitted, where one was
+    estimated: bool = False
     objective: float | None = None  # an unbiased estimate on all points; None where it cannot be computed
 
 
@@ -87,10 +88,9 @@ def begin(
 
 
 def _estimated(problem: Problem, candidate: Candidate, seed: int) -> Candidate:
-    if candidate.objective is not None:
+    if candidate.estimated:
         return candidate
-    value = problem.objective_at(candidate.values, seed)
-    return Candidate(candidate.words, candidate.values, candidate.fitted, value)
+    return replace(candidate, estimated=True, objective=problem.objective_at(candidate.values, seed))
 
 
 def _believed(candidate: Candidate, settings: NeighbourStart) -> bool:
