@@ -1,4 +1,4 @@
-"""Nearly deterministic data, on which conjugate gradients make no headway: `RRCG()` beside Cholesky, from one start.
+"""Nearly deterministic data, on which conjugate gradients make no progress: `RRCG()` beside Cholesky, from one start.
 
 Targets are smooth functions of many inputs, some of them near-duplicates of others, in float32, with the noise at its
 lower bound. A row has the seconds of both trainings, one after the other, and the exact objective at the end of
@@ -22,7 +22,7 @@ import record
 import torch
 
 import rtgp
-from rtgp.modelling.model import RegressionModel, named_kernel, new_model
+from rtgp.estimator.model import RegressionModel, named_kernel, new_model
 from rtgp.training.problem import Problem
 
 SETS = ("smooth", "linear", "categories", "waves", "bike")

@@ -25,12 +25,12 @@ import torch
 
 import rtgp
 from rtgp.kernels.formulas import RBF
-from rtgp.operators.triton.gradient import gradient
-from rtgp.operators.triton.half import half_product, store
-from rtgp.operators.triton.points import half_bytes, prepare
-from rtgp.operators.triton.product import product, product_reference
-from rtgp.operators.triton.settings import Tuning
-from rtgp.operators.triton.symmetric import symmetric_product
+from rtgp.operators.gpu.gradient import gradient
+from rtgp.operators.gpu.half import half_product, store
+from rtgp.operators.gpu.points import half_bytes, prepare
+from rtgp.operators.gpu.product import product, product_reference
+from rtgp.operators.gpu.settings import Tuning
+from rtgp.operators.gpu.symmetric import symmetric_product
 
 NAME = "gpu"
 EXPONENTIALS = 16  # per clock and multiprocessor (CUDA programming guide, compute capability 9.0)

@@ -18,20 +18,19 @@ import argparse
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
 
+import checkout  # noqa: F401
 import record
 import torch
 from bench_time_to_optimum import load
 
 import rtgp
-from rtgp.modelling.model import RegressionModel, new_model
-from rtgp.objectives.control_coefficients import Coefficients
-from rtgp.preconditioners import policy
-from rtgp.preconditioners.nystroem_control import COEFFICIENT, NystroemControl
-from rtgp.reproduce.models import exact_objective
+from reproduction.models import exact_objective
+from rtgp.estimator.model import RegressionModel, new_model
+from rtgp.objectives import EstimateSettings
+from rtgp.objectives.control_coefficients import CoefficientSettings
+from rtgp.preconditioners.nystroem_control import ControlSettings
+from rtgp.preconditioners.policy_settings import PolicySettings
 from rtgp.training.newton import NewtonSettings
 from rtgp.training.problem import Problem
 from rtgp.training.settings import TrainingSettings
@@ -62,11 +61,10 @@ def gradient_noise(best: RegressionModel) -> list[dict[str, object]]:
             exact = Problem(model, model.likelihood, x, y, rtgp.Cholesky(), 0).evaluate(information=1e-3)
             assert exact.information is not None
             metric = exact.information + TOLERANCE * torch.eye(len(exact.gradient), dtype=torch.float64)
-            with without(SETTING_OF[control]):
-                problem = Problem(model, model.likelihood, x, y, method_of(SETTING_OF[control]), 0)
-                for _ in range(BEFORE):
-                    problem.evaluate(contrast=True, information=0.03)
-                found = [problem.evaluate(contrast=True) for _ in range(GRADIENTS)]
+            problem = Problem(model, model.likelihood, x, y, method_of(SETTING_OF[control]), 0)
+            for _ in range(BEFORE):
+                problem.evaluate(contrast=True, information=0.03)
+            found = [problem.evaluate(contrast=True) for _ in range(GRADIENTS)]
             apart = torch.stack([one.gradient - exact.gradient for one in found])
             costs = 0.5 * (apart * torch.linalg.solve(metric, apart.T).T).sum(1)
             spread = apart.std(0) / metric.diagonal().sqrt()
@@ -84,24 +82,15 @@ def gradient_noise(best: RegressionModel) -> list[dict[str, object]]:
     return rows
 
 
-@contextmanager
-def without(setting: str) -> Iterator[None]:
-    """While it lasts, one part of the method is left out."""
-    parts: dict[str, list[tuple[object, str, object]]] = {
-        "half of it for all": [
-            (Coefficients, "learn", lambda *args: None),
-            (NystroemControl, "first_guess", lambda *args: COEFFICIENT),
-        ],
-        "noise of an old preconditioner not counted": [(policy, "_DOUBT", math.inf)],
-    }
-    with ExitStack() as stack:
-        for part in parts.get(setting, []):
-            stack.enter_context(patch.object(*part))
-        yield
-
-
 def method_of(setting: str) -> rtgp.RRCG:
-    return rtgp.RRCG(control_variate=setting != "no control variate")
+    """With one part of it left out."""
+    half = ControlSettings().low_rank
+    parts = {
+        "half of it for all": EstimateSettings(coefficients=CoefficientSettings(fixed=(half, half))),
+        "noise of an old preconditioner not counted": EstimateSettings(PolicySettings(doubt=math.inf)),
+    }
+    settings = parts.get(setting, EstimateSettings())
+    return rtgp.RRCG(control_variate=setting != "no control variate", _settings=settings)
 
 
 def settings_of(setting: str) -> TrainingSettings:
@@ -114,9 +103,8 @@ def trainings(best: RegressionModel, seeds: list[int], settings: list[str]) -> l
     rows: list[dict[str, object]] = []
     for setting, seed in itertools.product(settings, seeds):
         model = new_model(x, y, KERNEL, None)
-        with without(setting):
-            own = settings_of(setting)
-            result = rtgp.fit(model, model.likelihood, x, y, method_of(setting), seed=seed, _settings=own)
+        own = settings_of(setting)
+        result = rtgp.fit(model, model.likelihood, x, y, method_of(setting), seed=seed, _settings=own)
         rows.append(
             {
                 "set": SET, "n": len(y), "kernel": KERNEL, "setting": setting, "run_seed": seed,

@@ -24,14 +24,15 @@ import math
 import statistics
 
 import bench_time_to_optimum as whole
+import checkout  # noqa: F401
 import extended
 import record
 import torch
 from bench_time_to_optimum import exact_objective, load
 
 import rtgp
-from rtgp.modelling.model import new_model
-from rtgp.reproduce import models
+from reproduction import models
+from rtgp.estimator.model import new_model
 from rtgp.truncation import ResidualDriven
 
 STRONG = rtgp.PivotedCholesky()
@@ -51,9 +52,8 @@ def run(
 ) -> dict[str, object]:  # fmt: skip
     """Train and judge the end by its exact objective, beside the best of the last `look_back` steps (0: of all); nan if
     it ends where K is not positive definite in float64."""
-    whole.METHODS["this"] = (method, torch.float32)
     made = new_model(x.float(), y.float(), "rbf", None) if model == "rtgp" else None
-    result, course, final = whole.train(x, y, "this", optimizer, steps, seed, made)
+    result, course, final = whole.train(x, y, method, optimizer, steps, seed, made)
 
     def judged(state) -> float:
         return exact_objective(x, y, state) if made is None else models.exact_objective(made, state)
@@ -97,9 +97,8 @@ def honest(x, y, seeds: list[int], compared: int, base: dict[str, object]) -> No
 
 def ends(x, y, seeds: list[int], base: dict[str, object]) -> None:
     for seed in seeds:
-        whole.METHODS["this"] = (rtgp.RRCG(), torch.float32)
         model = new_model(x.float(), y.float(), "rbf", None)
-        result, course, final = whole.train(x, y, "this", "auto", None, seed, model)
+        result, course, final = whole.train(x, y, rtgp.RRCG(), "auto", None, seed, model)
         row = base | {"run_seed": seed, "steps": result.steps, "ended": result.status.value}
         row |= {"outputscale": f"{float(model.covar_module.outputscale.detach()):.3g}"}
         row |= {"noise": f"{float(model.likelihood.noise.detach()):.3g}"}

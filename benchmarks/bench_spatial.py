@@ -17,12 +17,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checkout  # noqa: F401
 import record
 import torch
 
 import rtgp
-from rtgp.modelling.model import new_model
-from rtgp.reproduce.models import exact_objective
+from reproduction.models import exact_objective
+from rtgp.estimator.model import new_model
 
 HERE = Path(__file__).resolve().parents[1]
 

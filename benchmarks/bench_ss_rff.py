@@ -29,7 +29,7 @@ from rtgp.kernels.spectral import components_of, draw_spectrum
 from rtgp.objectives import CholeskyObjective
 from rtgp.objectives.fourier_algebra import FourierSystem, exact_operations
 from rtgp.objectives.ladder import Ladder
-from rtgp.preconditioners.policy import build_cost, iteration_cost
+from rtgp.preconditioners.shape import Costs, Shape
 from rtgp.training.problem import Problem
 
 N, SETS = 2000, ("pol", "kin40k", "elevators")
@@ -105,8 +105,9 @@ def drawn(problem: Problem, count: int) -> tuple[torch.Tensor, list[float], floa
         found = problem.evaluate()
         stats = found.stats
         gradients.append(found.gradient * N)  # in nats
-        per_run = stats.iterations * iteration_cost(N, stats.rank, stats.columns) if stats.iterations else 0.0
-        operations.append(stats.operations or per_run + (build_cost(N, stats.rank) if stats.rebuilt else 0.0))
+        costs, shape, cpu = Costs(), Shape(stats.rank), torch.device("cpu")
+        per_run = stats.iterations * costs.iteration(N, shape, stats.columns, cpu) if stats.iterations else 0.0
+        operations.append(stats.operations or per_run + (costs.build(N, shape, cpu) if stats.rebuilt else 0.0))
     return torch.stack(gradients), operations, (time.perf_counter() - began) / count
 
 

@@ -11,12 +11,13 @@ import argparse
 import math
 
 import bench_time_to_optimum as whole
+import checkout  # noqa: F401
 import record
 import torch
 
 import rtgp
-from rtgp.modelling.model import GPYTORCH_START, new_model
-from rtgp.reproduce.models import exact_objective
+from reproduction.models import exact_objective
+from rtgp.estimator.model import GPYTORCH_START, new_model
 
 STARTS = {"ln 2": GPYTORCH_START, "root of d": None}
 

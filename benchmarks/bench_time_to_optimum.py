@@ -52,9 +52,10 @@ def load(name: str, seed: int, limit: int | None, device: str) -> tuple[torch.Te
     return x[:, x.std(0) > 1e-6], y
 
 
-def train(x, y, method: str, optimizer: str, steps: int | None, seed: int, made=None):
-    """The result, and (seconds, parameters) after every step. made: a model to train, or a new one."""
-    settings, dtype = METHODS[method]
+def train(x, y, method, optimizer: str, steps: int | None, seed: int, made=None):
+    """The result, and (seconds, parameters) after every step. method: a name, or settings, which train in float32.
+    made: a model to train, or a new one."""
+    settings, dtype = METHODS[method] if isinstance(method, str) else (method, torch.float32)
     model = new_model(x, y, dtype) if made is None else made
     if x.is_cuda:
         torch.cuda.synchronize()

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 
 from rtgp.kernels.formulas import MATERN, RBF
-from rtgp.operators.triton.gradient import gradient, gradient_reference
-from rtgp.operators.triton.half import half_product, store
-from rtgp.operators.triton.points import prepare
-from rtgp.operators.triton.product import product, product_reference
-from rtgp.operators.triton.stored import stored_product
-from rtgp.operators.triton.symmetric import symmetric_product
+from rtgp.operators.gpu.gradient import gradient, gradient_reference
+from rtgp.operators.gpu.half import half_product, store
+from rtgp.operators.gpu.points import prepare
+from rtgp.operators.gpu.product import product, product_reference
+from rtgp.operators.gpu.stored import stored_product
+from rtgp.operators.gpu.symmetric import symmetric_product
 
 
 def error(got: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import checkout  # noqa: F401
 import numpy as np
 
-from rtgp.modelling.model import RegressionModel
-from rtgp.reproduce.models import twin_in_float64
+from reproduction.models import twin_in_float64
+from rtgp.estimator.model import RegressionModel
 
 _BLOCK = 64
 _ROWS = 256  # at once: the rest of a row fits into the cache

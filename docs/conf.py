@@ -16,8 +16,8 @@ html_title = "rtgp"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "api_pages",
-    "docstrings",
     "references",
     "benchmark_tables",
     "layers",
@@ -36,6 +36,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# Types of arguments are words, not references: the signature has the links.
+napoleon_google_docstring = False
+napoleon_use_param = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style")]
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor
 
+import rtgp
 from rtgp import datasets
+from rtgp.objectives import KrylovObjective
+from rtgp.precision import PrecisionSettings
 
 
 class Regression(gpytorch.models.ExactGP):
@@ -31,6 +36,19 @@ class Regression(gpytorch.models.ExactGP):
         self.covar_module.outputscale = outputscale
         self.likelihood.noise = noise
         return self
+
+
+@dataclass(frozen=True)
+class Judged(rtgp.RRCG):
+    """RR-CG that decides on its precision by other settings."""
+
+    precision: PrecisionSettings = field(default_factory=PrecisionSettings)
+
+    def make_objective(self, frozen: bool = False) -> Any:
+        made = super().make_objective(frozen)
+        assert isinstance(made, KrylovObjective)
+        internal = replace(made.settings.internal, precision=self.precision)
+        return KrylovObjective(replace(made.settings, internal=internal), frozen)
 
 
 def real_training_data(name: str, n: int, folder: Path, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

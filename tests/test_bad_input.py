@@ -16,6 +16,7 @@ from gpytorch.likelihoods import (
     MultitaskGaussianLikelihood,
     StudentTLikelihood,
 )
+from gpytorch.likelihoods.hadamard_gaussian_likelihood import HadamardGaussianLikelihood
 from linear_operator.utils.errors import NotPSDError
 
 import rtgp
@@ -76,7 +77,7 @@ class TestTargets:
         [
             (Y[:, None], r"shape \(30,\).*Got shape \(30, 1\): pass train_y.reshape\(-1\)"),
             (Y[:-1], r"shape \(30,\).*Got shape \(29,\): pass as many targets"),
-            (torch.stack([Y, Y]), r"Got shape \(2, 30\)"),
+            (torch.stack([Y, Y], 1), r"Got shape \(30, 2\)"),
             (Y.numpy(), r"torch.Tensor. Got ndarray instead: pass torch.as_tensor"),
             (Y.tolist(), "Got list instead"),
             (Y.long(), r"floating-point dtype. Got torch.int64: pass train_y.to"),
@@ -93,7 +94,8 @@ class TestTargets:
         model, target = make(X, Y), Y.clone()
         target[7] = bad
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
-        refuse(InputError, "finite targets.*first at row 7: drop", lambda: mll(model(X), target))
+        words = r"finite targets.*first at row 7: drop those rows, or .*observation_nan_policy\('mask'\)"
+        refuse(InputError, words, lambda: mll(model(X), target))
 
 
 class TestInputs:
@@ -141,11 +143,6 @@ class TestInputs:
             posterior = model(X)
         refuse(InputError, r"eval mode.*call model.train\(\)", lambda: mll(posterior, Y))
 
-    def test_evaluated_covariance(self, method):
-        model = make(X, Y, covariance=lambda m, z: m.kernel(z).to_dense())
-        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
-        refuse(UnsupportedModelError, "return MultivariateNormal", lambda: mll(model(X), Y))
-
 
 class Multitask(gpytorch.models.ExactGP):
     def __init__(self, likelihood):
@@ -160,12 +157,12 @@ class Multitask(gpytorch.models.ExactGP):
 class TestModels:
     @pytest.mark.parametrize(
         "likelihood",
-        [BernoulliLikelihood(), StudentTLikelihood(), MultitaskGaussianLikelihood(num_tasks=2)],
+        [BernoulliLikelihood(), StudentTLikelihood()],
         ids=lambda likelihood: type(likelihood).__name__,
     )
     def test_likelihood_without_a_closed_form(self, likelihood):
         model = make(X, Y)
-        words = f"GaussianLikelihood or a FixedNoise.* Got {type(likelihood).__name__}: .*Use one of these"
+        words = f"GaussianLikelihood, FixedNoise.* Got {type(likelihood).__name__}: .*Use one of these"
         refuse(UnsupportedModelError, words, lambda: rtgp.MarginalLogLikelihood(likelihood, model))
 
     def test_arguments_in_the_wrong_order(self):
@@ -174,29 +171,60 @@ class TestModels:
         words = "ExactGP.* Got GaussianLikelihood instead: call .*in this order"
         refuse(UnsupportedModelError, words, lambda: rtgp.MarginalLogLikelihood(model.likelihood, model.likelihood))
 
-    def test_multitask(self, method):
+    def test_multitask_with_the_noise_of_one_output(self, method):
         model = Multitask(GaussianLikelihood()).double().train()
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
-        words = "one output. Got a multitask model.*one model for each task"
+        words = (
+            r"Got GaussianLikelihood with MultitaskMultivariateNormal: take .*MultitaskGaussianLikelihood\(num_tasks\)"
+        )
         refuse(UnsupportedModelError, words, lambda: mll(model(X), model.train_targets))
 
-    def test_batch_of_models(self, method):
-        x, y = X.expand(2, N, 2), torch.stack([Y, -Y])
-        shape = torch.Size([2])
-        parts = {
-            "kernel": ScaleKernel(RBFKernel(batch_shape=shape), batch_shape=shape),
-            "mean": gpytorch.means.ConstantMean(batch_shape=shape),
-            "likelihood": GaussianLikelihood(batch_shape=shape),
-        }
-        model = make(x, y, **parts)
+    def test_one_output_with_the_noise_of_several(self, method):
+        model = make(X, Y, likelihood=MultitaskGaussianLikelihood(num_tasks=2))
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
-        words = r"one model.*batch of models, of output shape \(2, 30\): train one model at a time"
-        refuse(UnsupportedModelError, words, lambda: mll(model(x), y))
+        words = r"Got MultitaskGaussianLikelihood with MultivariateNormal: take GaussianLikelihood\(\)"
+        refuse(UnsupportedModelError, words, lambda: mll(model(X), Y))
 
-    def test_batch_of_likelihoods(self, method):
-        model = make(X, Y, likelihood=GaussianLikelihood(batch_shape=torch.Size([2])))
+    def test_noise_of_other_tasks(self, method):
+        model = Multitask(MultitaskGaussianLikelihood(num_tasks=3)).double().train()
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
-        refuse(InputError, "without a batch shape", lambda: mll(model(X), Y))
+        words = "as many tasks in the likelihood as in the model's output, 2. Got num_tasks=3"
+        refuse(InputError, words, lambda: mll(model(X), model.train_targets))
+
+    def test_noise_between_tasks_that_leaves_none_to_each(self, method):
+        likelihood = MultitaskGaussianLikelihood(num_tasks=2, rank=1, has_global_noise=False)
+        model = Multitask(likelihood).double().train()
+        mll = rtgp.MarginalLogLikelihood(likelihood, model, method)
+        words = "full rank where there is no global noise.*has_global_noise=True, or rank=num_tasks"
+        refuse(InputError, words, lambda: mll(model(X), model.train_targets))
+
+    def test_shapes_of_a_batch(self, method):
+        shape = torch.Size([2])
+        kernel = ScaleKernel(RBFKernel(batch_shape=shape), batch_shape=shape)
+        model = make(X.expand(2, N, 2), torch.stack([Y, -Y]), kernel=kernel)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
+        output = model(X.expand(2, N, 2))
+        refuse(InputError, r"shape \(2, 30\), one for each", lambda: mll(output, torch.stack([Y, Y, Y])))
+
+    def test_tasks_that_nobody_tells(self, method):
+        x = torch.cat([X, X[:, :1]], 1)
+        model = make(x, Y, likelihood=HadamardGaussianLikelihood(num_tasks=2))
+        model.train_inputs = (x, X)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
+        words = r"one column of integers: pass the tasks, as in mll\(model\(\*train_inputs\), train_y, train_tasks\)"
+        refuse(InputError, words, lambda: mll(model.forward(x), Y))
+
+    def test_filled_targets(self, method):
+        model = make(X, Y)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
+        with gpytorch.settings.observation_nan_policy("fill"):
+            refuse(InputError, r"observation_nan_policy\('mask'\).*Got 'fill'", lambda: mll(model(X), Y))
+
+    def test_no_target_at_all(self, method):
+        model = make(X, Y)
+        mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method)
+        with gpytorch.settings.observation_nan_policy("mask"):
+            refuse(InputError, "at least one target that is no NaN", lambda: mll(model(X), Y * torch.nan))
 
     def test_settings(self):
         model = make(X, Y)

@@ -147,7 +147,7 @@ def test_after_a_posterior(settings: dict[str, Any]) -> None:
 def test_a_posterior_that_was_released_predicts_the_same() -> None:
     model, (x, _) = model_of(60).eval(), data(30)
     at = rtgp.posterior(model, model.likelihood)
-    mean, ready = at.mean(x), weakref.ref(at._ready)
+    mean, ready = at.mean(x), weakref.ref(at._cache)
     at.release(), at.release()
     assert ready() is None
     torch.testing.assert_close(at.mean(x), mean, rtol=0, atol=0)

@@ -65,8 +65,9 @@ def fit(n: int, matern: bool, predict: bool, error: type[BaseException] | None =
 
 
 def test_one_fit_after_the_other() -> None:
-    """The peak of a size is the largest of its first four fits: how many runs are recorded depends on their lengths,
-    which rounding changes from one fit to the next."""
+    """The peak of a size is the largest of its first four fits. How many runs are recorded depends on their lengths,
+    which rounding changes from one fit to the next: about one fit in fifty has a higher peak than others of its size.
+    What grows stays, so a fit with a higher peak is done again, twice if need be. False alarms: 1 in 10^4."""
     fit(SIZES[0], matern=False, predict=True)  # what libraries take for good
     first: dict[tuple[int, bool, bool], int] = {}
     peaks: dict[int, int] = {}
@@ -77,12 +78,15 @@ def test_one_fit_after_the_other() -> None:
             with pytest.raises(error):
                 fit(n, matern, predict, error)
             continue
-        held, most = fit(n, matern, predict)
-        early = first.setdefault((n, matern, predict), held)
-        assert held <= 1.02 * early, f"fit {k} of {n} points: {held} bytes held, {early} at first"
-        if k < FIRST:
-            peaks[n] = max(most, peaks.get(n, 0))
-        assert most <= 1.02 * peaks[n], f"fit {k} of {n} points: {most} bytes at the most, {peaks[n]} at first"
+        for left in reversed(range(1 if k < FIRST else 3)):
+            held, most = fit(n, matern, predict)
+            early = first.setdefault((n, matern, predict), held)
+            assert held <= 1.02 * early, f"fit {k} of {n} points: {held} bytes held, {early} at first"
+            if k < FIRST:
+                peaks[n] = max(most, peaks.get(n, 0))
+            if most <= 1.02 * peaks[n]:
+                break
+            assert left, f"fit {k} of {n} points: {most} bytes at the most, {peaks[n]} at first"
 
 
 def test_no_collection_comes_while_the_card_records() -> None:

@@ -187,7 +187,7 @@ def _(seed: int) -> Exact:
     return Exact(words.flatten(1), y, scaled(k.HammingIMQKernel(vocab_size=3)))
 
 
-@species("botorch, tasks", refused=True)
+@species("botorch, tasks")
 def _(seed: int) -> MultiTaskGP:
     X, Y = units(seed)
     task = (torch.arange(N) % 2).to(X)[:, None]
@@ -291,7 +291,7 @@ species("known noise and more")(
 )
 
 
-@species("noise model", refused=True)
+@species("noise model")
 def _(seed: int) -> Exact:
     X, y = data(seed)
     inner = Exact(X, torch.full_like(y, -4.0), scaled(k.RBFKernel()))
@@ -479,12 +479,10 @@ species("botorch, saas prior", quick=True)(
 )
 species("botorch, additive saas")(lambda s: AdditiveMapSaasSingleTaskGP(*units(s), input_transform=Normalize(D)))
 species("botorch, orthogonal additive")(lambda s: OrthogonalAdditiveGP(data(s)[0], units(s)[1]))
-species("botorch, ensemble of saas", refused=True)(
-    lambda s: EnsembleMapSaasSingleTaskGP(*units(s), input_transform=Normalize(D))
-)
-species("botorch, two outputs", quick=True, refused=True)(
+species("botorch, ensemble of saas")(lambda s: EnsembleMapSaasSingleTaskGP(*units(s), input_transform=Normalize(D)))
+species("botorch, two outputs", quick=True)(
     lambda s: SingleTaskGP(data(s)[0], units(s)[1].expand(N, 2) + data(s)[0][:, :2])
 )
-species("botorch, relevance pursuit", refused=True)(
+species("botorch, relevance pursuit")(
     lambda s: RobustRelevancePursuitSingleTaskGP(*units(s), input_transform=Normalize(D))
 )

@@ -15,12 +15,16 @@ from sphinx.util.docutils import SphinxDirective
 RULES = Path(__file__).parents[2] / "pyproject.toml"
 
 
+def groups() -> list[list[str]]:
+    """The modules of each layer, the highest layer first."""
+    contracts = tomllib.loads(RULES.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    lines = next(one["layers"] for one in contracts if one["type"] == "layers")
+    return [[name.strip(" ()") for name in line.split("|")] for line in lines]
+
+
 def layers() -> list[tuple[str, str]]:
     """(module, its first sentence), the highest layer first."""
-    contracts = tomllib.loads(RULES.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    names = next(one["layers"] for one in contracts if one["type"] == "layers")
-    found = [name.strip("()") for name in names]
-    return [(name, words_of(f"rtgp.{name}")) for name in found if name != "__main__"]
+    return [(name, words_of(f"rtgp.{name}")) for names in groups() for name in names if name != "__main__"]
 
 
 def words_of(module: str) -> str:
@@ -34,7 +38,9 @@ class Layers(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(str(RULES))
-        return [make_table(["layer", "what it has"], [list(row) for row in layers()])]
+        number = {name: len(groups()) - k for k, names in enumerate(groups()) for name in names}
+        rows = [[str(number[name]), name, words] for name, words in layers()]
+        return [make_table(["layer", "module", "what it has"], rows)]
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -11,15 +11,28 @@ from typing import Any
 # The public modules, in the order of the reference. What stands in an earlier one is not repeated.
 MODULES = (
     "rtgp",
-    "rtgp.truncation",
+    "rtgp.tables",
     "rtgp.datasets",
     "rtgp.training",
     "rtgp.posterior",
     "rtgp.diagnostics",
+    "rtgp.botorch",
+    "rtgp.truncation",
     "rtgp.operators",
     "rtgp.distributed",
     "rtgp.errors",
 )
+
+
+# What people use first stands first; the other names of a module follow in their own order.
+FIRST = {
+    "rtgp": (
+        "GPRegressor", "fit", "MarginalLogLikelihood", "posterior", "diagnose", "RRCG", "Cholesky", "CG", "FitResult",
+        "History", "Posterior", "solve", "logdet",
+    ),
+    "rtgp.tables": ("read", "TableEncoder"),
+    "rtgp.datasets": ("load", "read", "Dataset"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,9 @@ def public_names() -> dict[str, list[Name]]:
     for path in MODULES:
         module = importlib.import_module(path)
         found[path] = []
-        for name in names_of(module):
+        listed = names_of(module)
+        first = [name for name in FIRST.get(path, ()) if name in listed]
+        for name in [*first, *(name for name in listed if name not in first)]:
             value = getattr(module, name)
             if isinstance(value, ModuleType) or id(value) in seen:
                 continue

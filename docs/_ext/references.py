@@ -26,6 +26,7 @@ LIBRARIES = {
 # Written in annotations under a short name.
 SHORT = {
     "Any", "Array", "ArrayLike", "Callable", "Generator", "Kernel", "Path", "PathLike", "Self", "Tensor", "npt.NDArray",
+    "pd.DataFrame",
 }  # fmt: skip
 
 

@@ -1,21 +1,31 @@
 """Gaussian processes learned without the bias of truncated solvers or random features."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rtgp import datasets, distributed, errors, operators, truncation
-from rtgp.baselines import POE, SGGP, SVGP, Vecchia
+from rtgp.baselines import POE, SGGP, SVGP
 from rtgp.linear_algebra import logdet, solve
-from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky
+from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky, Vecchia
 from rtgp.mll import MarginalLogLikelihood
+from rtgp.objectives import SharedOutputs
 from rtgp.posterior import Posterior, posterior
 from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky
 from rtgp.provenance import __version__
-from rtgp.training import FitResult, History, fit
 
 if TYPE_CHECKING:
+    from rtgp import tables
     from rtgp.diagnostics import diagnose
-    from rtgp.regressor import GPRegressor
+    from rtgp.estimator.regressor import GPRegressor
+    from rtgp.training import FitResult, History, fit
 
+# Loaded on first use, so that a loop of one's own does not wait for what it does not need: scikit-learn alone takes two
+# seconds.
+_ON_FIRST_USE = {
+    "GPRegressor": "rtgp.estimator.regressor",
+    "diagnose": "rtgp.diagnostics",
+    **dict.fromkeys(("FitResult", "History", "fit"), "rtgp.training"),
+}
 
 __all__ = [
     "CG",
@@ -35,6 +45,7 @@ __all__ = [
     "Neighbours",
     "PivotedCholesky",
     "Posterior",
+    "SharedOutputs",
     "Vecchia",
     "__version__",
     "datasets",
@@ -46,18 +57,19 @@ __all__ = [
     "operators",
     "posterior",
     "solve",
+    "tables",
     "truncation",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The estimator on first use: scikit-learn takes two seconds to load, which the other ways in do not need."""
-    if name == "GPRegressor":
-        from rtgp.regressor import GPRegressor
-
-        return GPRegressor
-    if name == "diagnose":
-        from rtgp.diagnostics import diagnose
-
-        return diagnose
+    """A public name on its first use, or the package whose names are public."""
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    if name in ("tables", "training"):
+        return import_module(f"rtgp.{name}")
     raise AttributeError(f"module 'rtgp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -33,6 +33,10 @@ class ConvergenceError(RTGPError):
     """An iterative solve that did not reach the working precision."""
 
 
+class NotInstalledError(RTGPError, ImportError):
+    """A part that this installation does not have. The message says how to get it."""
+
+
 class StorageError(RTGPError):
     """A file that could not be written: a full disk, a read-only folder. What stood there before stays."""
 

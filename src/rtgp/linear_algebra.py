@@ -2,22 +2,25 @@
 
 The same code as RR-CG: conjugate gradients as a series, truncated by Russian roulette. The matrix may be a tensor, a
 `linear_operator` object or a function v (n, r) -> A v; where that is differentiable, so are the results, and their
-gradients are unbiased too.
+gradients are unbiased too. NumPy arrays, SciPy's sparse matrices and its LinearOperator serve as well.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError
-from rtgp.estimators import draw_probes, log_det, log_det_series, trace_vectors
+from rtgp.estimators import draw_probes, log_det_series, trace_vectors
+from rtgp.operators.outside import Outside, from_outside, tensor_of
 from rtgp.preconditioners import Identity, PivotedCholesky
 from rtgp.preconditioners.low_rank import Scaled, low_rank_of_matrix
 from rtgp.solvers import CGResult, Output, Whitening, conjugate_gradients
@@ -25,26 +28,86 @@ from rtgp.solvers.cg import WORKING_PRECISION
 from rtgp.truncation import ResidualDriven, SurvivalRule, russian_roulette
 
 Product = Callable[[Tensor], Tensor]
+DRAWS_FOR_AN_ERROR = 10
+_NOT_FINITE = "Expected a finite matrix. Got NaN or infinity: check what computed it."
 SYMMETRY = {torch.float32: 1e-4, torch.float64: 1e-8}  # largest |A - A^T| over largest |A| taken for rounding
 
 
 def solve(
     A: Any,
-    b: Tensor,
+    b: Any,
     truncation: SurvivalRule | None = None,
     preconditioner: PivotedCholesky | Product | None = None,
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
-) -> Tensor:
-    """An unbiased estimate of A^-1 b for b (n,) or (n, r), all columns with one truncation.
+    *,
+    draws: int | None = None,
+    return_error: bool = False,
+) -> Any:
+    """An unbiased estimate of A^-1 b, by conjugate gradients truncated at random.
 
-    A: a tensor, a linear_operator or a function v -> A v. truncation: a rule from rtgp.truncation, ResidualDriven() by
-    default. preconditioner: settings, a function r -> P^-1 r, or None. For a loss that is linear in the result, the
-    gradient with respect to A and b is unbiased: it comes from a second solve with a truncation of its own.
+    All columns of b share one truncation. For a loss that is linear in the result, the gradient with respect to A and b
+    is unbiased too: it comes from a second solve with its own truncation.
+
+    Parameters
+    ----------
+    A : Tensor, LinearOperator, ndarray, sparse matrix or callable
+        A symmetric positive definite matrix (n, n), of torch, `linear_operator`, NumPy or SciPy (sparse, or a
+        `LinearOperator`), or a function v (n, r) -> A v.
+    b : Tensor or ndarray
+        The right-hand side, (n,) or (n, r).
+    truncation : SurvivalRule, optional
+        A rule from `rtgp.truncation`. By default `ResidualDriven()`.
+    preconditioner : PivotedCholesky or callable, optional
+        Settings, or a function r -> P^-1 r. By default none.
+    generator : torch.Generator, optional
+        The source of random numbers. By default torch's own generator.
+    tolerance : float, optional
+        Error ratio at which a column has converged. By default 1e-4 in float32 and 1e-8 in float64.
+    draws : int, optional
+        Independent truncations of one run, whose mean is returned. By default 1, and 10 where an error is asked for.
+    return_error : bool
+        Whether to return standard errors too, from the scatter of the draws.
+
+    Returns
+    -------
+    Tensor or ndarray, or a pair of them
+        The estimate, of the kind and shape of b. It is differentiable where A or b is. With `return_error`, the
+        standard error of each entry too.
+
+    Raises
+    ------
+    InputError
+        If the shapes, dtypes or devices of A and b do not match, or b is not finite.
+    NotPositiveDefiniteError
+        If A or the preconditioner is found not to be positive definite.
+
+    Examples
+    --------
+    >>> import torch, rtgp
+    >>> A = torch.diag(torch.arange(1.0, 6.0, dtype=torch.float64))
+    >>> x = rtgp.solve(A, torch.ones(5, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+    >>> x.shape
+    torch.Size([5])
+    >>> bool((A @ x - 1).norm() < 0.5)
+    True
+
+    NumPy in, NumPy out:
+
+    >>> import numpy as np
+    >>> x, error = rtgp.solve(A.numpy(), np.ones(5), generator=torch.Generator().manual_seed(0), return_error=True)
+    >>> bool(np.abs(x - 1 / np.arange(1.0, 6.0)).max() < 5 * error.max() + 1e-6)
+    True
     """
+    draws = _checked_draws(draws, return_error)
+    as_numpy = isinstance(b, np.ndarray)
+    A = from_outside(A)
+    if as_numpy:
+        b = tensor_of(b, "b")
+        b = b.to(A.dtype) if isinstance(A, (Tensor, LinearOperator, Outside)) else b
     if not isinstance(b, Tensor) or b.ndim not in (1, 2):
         came = f"shape {tuple(b.shape)}" if isinstance(b, Tensor) else type(b).__name__
-        raise InputError(f"Expected b as a tensor of shape (n,) or (n, r). Got {came} instead.")
+        raise InputError(f"Expected b as a tensor or a NumPy array of shape (n,) or (n, r). Got {came} instead.")
     matrix = _Matrix.read(A, b.shape[0], b.dtype, b.device)
     if matrix.size != b.shape[0]:
         raise InputError(f"Expected b with {matrix.size} rows, as the matrix has. Got shape {tuple(b.shape)}.")
@@ -58,13 +121,22 @@ def solve(
     conditioner = _preconditioner(matrix, preconditioner, generator)
     rule = ResidualDriven() if truncation is None else truncation
 
-    def solver(rhs: Tensor) -> Tensor:
-        return _run(matrix, conditioner.whiten(rhs), rule, conditioner, generator, tolerance).solutions
+    def run(rhs: Tensor) -> Tensor:  # (n, r) -> (draws, n, r)
+        r = rhs.shape[1]
+        outputs = [Output(k, draw) for draw in range(draws) for k in range(r)]
+        found = _run(matrix, conditioner.whiten(rhs), rule, outputs, draws, conditioner, generator, tolerance)
+        return found.solutions.reshape(-1, draws, r).transpose(0, 1)
 
-    estimate = solver(columns.detach())
+    estimates = run(columns.detach())
+    estimate = estimates.mean(0)
     # d(A^-1 b) = A^-1 (db - dA A^-1 b): the product carries the derivative of A, whatever A is.
-    result: Tensor = _ImplicitSolve.apply(matrix.product(estimate), columns, estimate, solver)  # type: ignore[no-untyped-call]
-    return result if b.ndim == 2 else result[:, 0]
+    product = matrix.product(estimate)
+    result: Tensor = _ImplicitSolve.apply(product, columns, estimate, lambda rhs: run(rhs).mean(0))  # type: ignore[no-untyped-call]
+    shaped = _as_given(result if b.ndim == 2 else result[:, 0], as_numpy)
+    if not return_error:
+        return shaped
+    error = estimates.std(0) / math.sqrt(draws)
+    return shaped, _as_given(error if b.ndim == 2 else error[:, 0], as_numpy)
 
 
 def logdet(
@@ -78,14 +150,66 @@ def logdet(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     tolerance: float | None = None,
-) -> Tensor:
-    """An unbiased estimate of log|A| from `probes` random vectors, differentiable where A is.
+    return_error: bool = False,
+) -> Any:
+    """An unbiased estimate of `log|A|` from random probe vectors.
 
-    For a function, give its `size` n (and its dtype and device, where they are not torch's default and the CPU).
+    Its gradient is unbiased too.
+
+    Parameters
+    ----------
+    A : Tensor, LinearOperator, ndarray, sparse matrix or callable
+        A symmetric positive definite matrix (n, n), of torch, `linear_operator`, NumPy or SciPy (sparse, or a
+        `LinearOperator`), or a function v (n, r) -> A v.
+    truncation : SurvivalRule, optional
+        A rule from `rtgp.truncation`. By default `ResidualDriven()`.
+    preconditioner : PivotedCholesky, optional
+        Its log-determinant is computed exactly; only the rest is estimated. By default none.
+    generator : torch.Generator, optional
+        The source of random numbers. By default torch's own generator.
+    probes : int
+        The number of random vectors. The standard error falls as one over its square root.
+    size : int, optional
+        The number of rows n. Needed where A is a function.
+    dtype : torch.dtype, optional
+        Where A is a function. By default torch's default dtype.
+    device : torch.device or str
+        Where A is a function.
+    tolerance : float, optional
+        Error ratio at which a column has converged. By default 1e-4 in float32 and 1e-8 in float64.
+    return_error : bool
+        Whether to return the standard error too. Each probe then has its own truncation, so that their scatter tells
+        the whole error. The run is as long as the longest of them.
+
+    Returns
+    -------
+    Tensor or float, or a pair of them
+        The estimate, differentiable where A is; a float where A is of NumPy or SciPy. With `return_error`, its standard
+        error too.
+
+    Examples
+    --------
+    >>> import torch, rtgp
+    >>> A = torch.diag(torch.full((20,), 3.0, dtype=torch.float64))
+    >>> value = rtgp.logdet(A, generator=torch.Generator().manual_seed(0))
+    >>> bool(abs(value - 20 * torch.log(torch.tensor(3.0))) < 1.0)
+    True
+
+    A sparse matrix of SciPy, with a standard error:
+
+    >>> import scipy.sparse
+    >>> sparse = scipy.sparse.diags([1.0, 2.0, 4.0])
+    >>> value, error = rtgp.logdet(sparse, generator=torch.Generator().manual_seed(0), return_error=True)
+    >>> round(value, 3)  # random signs are exact for a diagonal matrix
+    2.079
     """
+    A = from_outside(given := A)
+    as_numpy = A is not given
     matrix = _Matrix.read(A, size, dtype or torch.get_default_dtype(), torch.device(device))
     if isinstance(probes, bool) or not isinstance(probes, int) or probes < 1:
         raise SettingError(f"The 'probes' parameter of logdet must be a positive integer. Got {probes!r} instead.")
+    if return_error and probes < 2:
+        raise SettingError("A standard error needs at least 2 probes, whose scatter tells it. Got probes=1.")
     if preconditioner is not None and not isinstance(preconditioner, PivotedCholesky):
         raise InputError(
             "The preconditioner of logdet must be a PivotedCholesky or None: its determinant is needed. "
@@ -94,35 +218,61 @@ def logdet(
     conditioner = _preconditioner(matrix, preconditioner, generator)
     drawn = draw_probes("preconditioner", matrix.size, probes, conditioner, generator, matrix.dtype, matrix.device)
     rule = ResidualDriven() if truncation is None else truncation
-    result = _run(matrix, drawn.whitened, rule, conditioner, generator, tolerance)
-    value = (
-        log_det(log_det_series(result, slice(0, probes)), result.weights[:, 0], conditioner.logdet())
-        .mean()
-        .to(matrix.device, matrix.dtype)
-    )
+    draws = probes if return_error else 1
+    outputs = [Output(k, k if return_error else 0) for k in range(probes)]
+    result = _run(matrix, drawn.whitened, rule, outputs, draws, conditioner, generator, tolerance)
+    # A draw for each probe, or one for all: (J, p) or (J, 1). Given the probes, the draws are independent.
+    found = (result.weights * log_det_series(result, slice(0, probes))).sum(0) + conditioner.logdet()  # (p,)
+    value = found.mean().to(matrix.device, matrix.dtype)
     u, v = trace_vectors(drawn, result.solutions)
     slope = (u * matrix.product(v)).sum()  # E[sum u^T dA v] = tr(A^-1 dA)
-    return value + (slope - slope.detach())
+    estimate = value + (slope - slope.detach())
+    if not return_error:
+        return float(estimate) if as_numpy else estimate
+    error = found.std().to(value) / math.sqrt(probes)
+    return (float(estimate), float(error)) if as_numpy else (estimate, error)
+
+
+def _checked_draws(draws: object, return_error: bool) -> int:
+    if draws is None:
+        return DRAWS_FOR_AN_ERROR if return_error else 1
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise SettingError(f"The 'draws' parameter of solve must be a positive integer. Got {draws!r} instead.")
+    if return_error and draws < 2:
+        raise SettingError("A standard error needs at least 2 draws, whose scatter tells it. Got draws=1.")
+    return draws
+
+
+def _as_given(tensor: Tensor, as_numpy: bool) -> Any:
+    return tensor.detach().cpu().numpy() if as_numpy else tensor
 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """The three kinds of matrices seen as one."""
+    """All kinds of matrices seen as one."""
 
     size: int
     dtype: torch.dtype
     device: torch.device
     product: Product  # differentiable where the matrix is
-    matrix: Any  # the tensor or linear_operator; None for a function
+    matrix: Any  # the tensor, linear_operator or sparse matrix, whose rows can be read; None for products only
 
     @staticmethod
     def read(A: Any, size: int | None, dtype: torch.dtype, device: torch.device) -> _Matrix:
+        if isinstance(A, Outside):
+            if A.has_rows:
+                _check_symmetric(*A.largest(), A.dtype)
+            matrix = A if A.has_rows else None
+            return _Matrix(A.size, A.dtype, torch.device("cpu"), A.product, matrix)
         if isinstance(A, (Tensor, LinearOperator)):
             if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
                 raise InputError(f"Expected a square matrix, (n, n). Got shape {tuple(A.shape)}: pass one at a time.")
             size, dtype, device, product = A.shape[0], A.dtype, torch.device(A.device), lambda v: A @ v
         elif not callable(A):
-            raise InputError(f"Expected a tensor, a linear_operator or a function v -> A v. Got {type(A).__name__}.")
+            raise InputError(
+                "Expected a tensor, an array, a sparse matrix, a linear operator or a function v -> A v. "
+                f"Got {type(A).__name__}."
+            )
         else:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise InputError(f"A product function does not tell its size: pass size=n. Got size={size!r}.")
@@ -138,6 +288,8 @@ class _Matrix:
             return self.product(v)
 
     def rows(self, index: Tensor) -> Tensor:
+        if isinstance(self.matrix, Outside):
+            return self.matrix.rows(index)
         if isinstance(self.matrix, Tensor):
             return self.matrix.detach()[index].double()
         # Indexing is slow, or warns, for many kinds of linear_operator; a product with unit vectors serves all.
@@ -152,13 +304,18 @@ class _Matrix:
 
 def _check_entries(A: Tensor) -> None:
     if not bool(torch.isfinite(A).all()):
-        raise InputError("Expected a finite matrix. Got NaN or infinity: check what computed it.")
-    # Conjugate gradients on another matrix return something plausible and wrong.
-    asymmetry = float((A - A.mT).abs().max())
-    if asymmetry > SYMMETRY[A.dtype] * float(A.abs().max()):
+        raise InputError(_NOT_FINITE)
+    _check_symmetric(float(A.abs().max()), float((A - A.mT).abs().max()), A.dtype)
+
+
+def _check_symmetric(largest: float, asymmetry: float, dtype: torch.dtype) -> None:
+    """Conjugate gradients on another matrix return something plausible and wrong."""
+    if math.isnan(largest):
+        raise InputError(_NOT_FINITE)
+    if asymmetry > SYMMETRY[dtype] * largest:
         raise InputError(
             f"Expected a symmetric matrix. Got entries that differ from their mirror image by up to {asymmetry:.1e}: "
-            "pass (A + A.mT) / 2 if that is rounding."
+            "pass (A + A.mT) / 2 (of NumPy or SciPy: A.T) if that is rounding."
         )
 
 
@@ -179,13 +336,14 @@ def _run(
     matrix: _Matrix,
     residual: Tensor,  # whitened
     rule: SurvivalRule,
+    outputs: list[Output],
+    draws: int,
     preconditioner: Whitening,
     generator: torch.Generator | None,
     tolerance: float | None,
 ) -> CGResult:
-    weighting = russian_roulette(rule, 1, generator)
+    weighting = russian_roulette(rule, draws, generator)
     weighting.require_support(matrix.size)
-    outputs = [Output(k, 0) for k in range(residual.shape[1])]
     # Rounding makes CG need more than n steps; a draw that survives that long must not fail where it could go on.
     limit = 1000 + 20 * matrix.size
     return conjugate_gradients(

@@ -1,4 +1,4 @@
-"""Memory: how much is left, and running out of it in words."""
+"""Memory: how much is left, and an error with a remedy where it runs out."""
 
 from __future__ import annotations
 
@@ -20,23 +20,6 @@ UNKNOWN = 4 * 2**30  # assumed where the system does not tell (outside Linux)
 
 # How torch and its libraries say it, where they raise no class of their own.
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "ALLOC_FAILED", "bad allocation")
-
-_ITERATIVE = (
-    "Take operator='tiled', which never stores the kernel matrix, as in rtgp.{name}(operator='tiled'); a smaller "
-    "preconditioner, fewer probes and dtype='float32' need less too"
-)
-_REMEDIES = {
-    "Cholesky": "Cholesky keeps two matrices of {n:,} x {n:,} numbers, {matrices:.1f} GiB. Take method='rr-cg', which "
-    "aims at the same optimum in memory that grows as n",
-    "CG": _ITERATIVE,
-    "RRCG": _ITERATIVE,
-    "RFF": "Take fewer features, as in rtgp.RFF(features=...), or method='rr-cg'",
-    "SSRFF": "Its last term is as large as Cholesky's, {matrices:.1f} GiB: take method='rr-cg'",
-    "SVGP": "Take fewer inducing points, as in rtgp.SVGP(inducing=...)",
-    "POE": "Take smaller experts, as in rtgp.POE(expert_size=...)",
-    "SGGP": "Take fewer neighbours, as in rtgp.SGGP(neighbours=...)",
-    "Vecchia": "Take fewer neighbours, as in rtgp.Vecchia(neighbours=...)",
-}
 
 
 def available_memory() -> int:
@@ -71,13 +54,6 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        # Whoever catches this may try something smaller at once: what the calls that failed held must be free by then.
+        # A caller may try something smaller at once. What the failed calls held must be free by then.
         traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(f"{what} does not fit into the memory that is left. {remedy}.") from error
-
-
-def remedy_for(method: object, n: int, device: str = "cpu") -> str:
-    """What takes less memory than `method` on n points."""
-    name = type(method).__name__
-    words = _REMEDIES.get(name, "Take fewer points").format(name=name, n=n, matrices=2 * 8 * n * n / 2**30)
-    return f"{words}; or train on the CPU" if device.startswith("cuda") else words

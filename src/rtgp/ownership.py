@@ -1,7 +1,7 @@
-"""Memory is given back by whoever took it, and at once: never by the garbage collector, at a moment of its own.
+"""The owner of memory frees it at once, and never leaves it to the garbage collector.
 
-A collection may come at any time, also while a card records a run; what it frees then spoils the recording. And what
-waits for one is still there when the next fit needs the memory.
+A collection may come at any time, also while a card records a run: what it frees then spoils the recording. And memory
+that waits for a collection is not free when the next fit needs it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ E = TypeVar("E", bound=BaseException)
 
 
 def without_cycles(module: M, recurse: bool = True) -> M:
-    """The same module, freed with its last reference; recurse: and the modules in it.
+    """The same module, freed with its last reference, and with `recurse` the modules in it.
 
     Every GPyTorch module holds itself: one of its hooks, of which torch keeps a list, is its own bound method. The same
-    hook is put in its place as a plain function, to which torch passes the module, held by a weak reference. Copies
-    and pickles keep that.
+    hook is put in its place as a plain function, to which torch passes the module, held by a weak reference. Copies and
+    pickles keep that.
     """
     for part in module.modules() if recurse else (module,):
         hooks = part._load_state_dict_pre_hooks

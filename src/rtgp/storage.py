@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from rtgp.errors import StorageError
 
@@ -29,6 +30,12 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` under `path`; an OSError leaves what was there."""
     write_in_order([(path, content)])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Written beside `path` under another name, then renamed: what stood there stays until the new text is complete."""
+    with writing(path.name, path.parent):
+        write_whole(path, text.encode("utf-8"))
 
 
 def write_in_order(files: Sequence[tuple[Path, bytes]], first_remove: Path | None = None) -> None:
@@ -55,6 +62,24 @@ def write_in_order(files: Sequence[tuple[Path, bytes]], first_remove: Path | Non
         for part in parts:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def appended(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to piece by piece, which is under `path` once the body has ended, and not before; after an
+    exception nothing is left of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
 
 
@@ -100,7 +125,7 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def acquire(self, patience: float) -> bool:
-        """Whether it was got within `patience` seconds; the folder must exist."""
+        """Take the lock within `patience` seconds; whether that was possible. The folder must exist."""
         if sys.platform == "win32" or self._descriptor is not None:
             return True
         descriptor = os.open(self._folder, os.O_RDONLY)

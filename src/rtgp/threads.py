@@ -27,7 +27,7 @@ def parts_of(count: int, parts: int = PARTS) -> list[slice]:
 
 
 def in_threads(work: Callable[[slice], Result], count: int, parallel: bool) -> list[Result]:
-    """work(part) for parts of range(count), in their order; not parallel: one part, in this thread.
+    """work(part) for parts of range(count), in their order. Without `parallel` there is one part, in this thread.
 
     For work without autograd on a CPU. A GPU has threads of its own.
     """

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cli.test_cli import run, table
-from rtgp.regressor import GPRegressor
+from rtgp.estimator.regressor import GPRegressor
 
 NINE = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia")
 
@@ -54,7 +54,7 @@ def test_fit_info_predict(method: str, words: str, tmp_path: Path) -> None:
     assert 'id="training"' in page
     assert "nan" not in page.lower().split()
     described = run("info", model)
-    for word in (words, {"vecchia": "Vecchia"}.get(method, method.upper()), "lengthscale[0]", "price"):
+    for word in (words, {"vecchia": "Vecchia"}.get(method, method.upper()), "lengthscale[", "price"):
         assert word in described
     predicted = tmp_path / "p.csv"
     run("predict", model, data, "-o", predicted, "--std")

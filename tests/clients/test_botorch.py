@@ -47,7 +47,7 @@ def test_starts_far_from_the_optimum(optimum):
 
 # The line search tries noise 1e-4, where CG with the first preconditioner takes 4 n steps and more: rounding costs the
 # Lanczos vectors their orthogonality. Reorthogonalised, the run ends within n steps.
-@pytest.mark.parametrize("method", ["cholesky", "rr-cg"])
+@pytest.mark.parametrize("method", ["cholesky", pytest.param("rr-cg", marks=pytest.mark.slow)])
 def test_lbfgs_on_frozen_draws(optimum, method):
     model = new_model()
     mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, seeded(0), draws="frozen")
@@ -85,8 +85,12 @@ def test_the_trained_model_predicts():
     assert bool((posterior.variance > 0).all())
 
 
-def test_two_outputs_are_refused():
-    model = SingleTaskGP(X[:20], torch.stack([Y[:20], -Y[:20]], dim=1), input_transform=Normalize(2))
-    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "cholesky")
-    with pytest.raises(rtgp.errors.UnsupportedModelError, match="one for each output"):
-        mll(model(*model.train_inputs), model.train_targets)
+def test_two_outputs_train_as_two_models():
+    """They are a batch: each has its own marginal likelihood."""
+    together = SingleTaskGP(X[:20], torch.stack([Y[:20], -Y[:20]], dim=1), input_transform=Normalize(2))
+    mll = rtgp.MarginalLogLikelihood(together.likelihood, together, "cholesky")
+    found = mll(together(*together.train_inputs), together.train_targets)
+    for place, y in enumerate((Y[:20, None], -Y[:20, None])):
+        alone = SingleTaskGP(X[:20], y, input_transform=Normalize(2))
+        own = rtgp.MarginalLogLikelihood(alone.likelihood, alone, "cholesky")
+        torch.testing.assert_close(found[place], own(alone(*alone.train_inputs), alone.train_targets))

@@ -21,7 +21,18 @@ import triton_mode
 from rtgp.distributed import Group
 from rtgp.errors import InputError
 from rtgp.kernels import KernelForm, read_kernel
-from rtgp.operators import DenseOperator, KernelOperator, ShardedOperator, TiledOperator, TritonOperator
+from rtgp.operators import (
+    DenseOperator,
+    KernelOperator,
+    NearOperator,
+    ShardedOperator,
+    TiledOperator,
+    TritonOperator,
+)
+from rtgp.operators.order import TileSettings
+
+# Tiles of few points, and entries that count down to the rounding of float64.
+SMALL, NOISE = TileSettings(leaf=4), 1e-8
 
 TILE = 8  # small: n = 17 gives three tiles, the last of one point
 
@@ -33,6 +44,8 @@ OPERATORS: dict[str, Callable[[KernelForm, int], KernelOperator]] = {
     # On one process; tests/distributed has several.
     "sharded dense": lambda form, tile: ShardedOperator(form, tile, Group.alone(), "dense"),
     "sharded tiled": lambda form, tile: ShardedOperator(form, tile, Group.alone(), "tiled"),
+    "near": lambda form, tile: NearOperator(form, tile, NOISE, settings=SMALL),
+    "near stored": lambda form, tile: NearOperator(form, tile, NOISE, stored=True, settings=SMALL),
 }
 SINGLE = ("triton",)  # those that work in float32 alone
 
@@ -163,6 +176,27 @@ def test_values(make: Maker, case: Case, dtype: torch.dtype) -> None:
     w = vectors(11, 3, dtype)
     assert_close(cross.transposed_matmul(w), K_new.T @ array(w), dtype)
     assert_close(cross.to_dense(), K_new, dtype)
+
+
+@dtypes
+def test_renewed_it_is_what_a_new_one_is(make: Maker, dtype: torch.dtype) -> None:
+    """In the same memory, of another kernel; another size or precision is refused."""
+    case, x, v = Case("matern32", "ard"), points(17, dtype), vectors(17, 3, dtype)
+    operator, kernel = make(case.kernel(dtype), x), case.kernel(dtype)
+    for parameter in kernel.parameters():
+        parameter.data += 0.3
+    form = read_kernel(kernel, x)
+    if operator.renew(form):
+        new = make(kernel, x)
+        assert torch.equal(operator.matmul(v), new.matmul(v))
+        assert torch.equal(operator.diagonal(), new.diagonal())
+        assert torch.equal(operator.bilinear(v, v), new.bilinear(v, v))
+        assert operator.form is form
+    else:
+        assert make.name != "dense" or make.device == "cuda"
+    assert not operator.renew(read_kernel(case.kernel(dtype), points(16, dtype)))
+    other = torch.float32 if dtype == torch.float64 else torch.float64
+    assert make.name in SINGLE or not operator.renew(read_kernel(case.kernel(other), points(17, other)))
 
 
 @dtypes

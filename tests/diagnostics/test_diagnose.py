@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 
 import gpytorch
@@ -15,6 +14,7 @@ from scipy.optimize import brentq
 import rtgp
 from gp_models import airports, exact
 from models import Regression, real_training_data
+from rtgp.diagnostics.settings import DiagnosisSettings, MeasureSettings
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
 
 N = 150
@@ -136,9 +136,9 @@ class TestBias:
         assert coarse.rounding_effect > 3.0 * fine.rounding_effect
         assert wide.rounding_effect == wide.rounding_in_nats == 0.0
 
-    def test_beyond_cholesky_the_converged_runs_are_the_reference(self, bad, truth, monkeypatch):
-        monkeypatch.setattr(sys.modules["rtgp.diagnostics.diagnose"], "EXACT_UP_TO", 50)
-        found = rtgp.diagnose(airport_model(), method=BAD, draws=8)
+    def test_beyond_cholesky_the_converged_runs_are_the_reference(self, bad, truth):
+        settings = DiagnosisSettings(measure=MeasureSettings(exact_up_to=50))
+        found = rtgp.diagnose(airport_model(), method=BAD, draws=8, _settings=settings)
         assert not found.exact
         for one, reference in zip(found.hyperparameters, bad.hyperparameters, strict=True):
             assert one.bias == reference.bias

@@ -11,8 +11,7 @@ import rtgp
 from gp_models import airports
 from models import Regression
 from rtgp.diagnostics.fourier import effective_dimension, fourier_limit
-from rtgp.diagnostics.subject import Subject
-from rtgp.diagnostics.system import SubjectSystem
+from rtgp.diagnostics.subject import Subject, SubjectSystem
 from rtgp.objectives.fourier_limit import FourierLimit
 
 

@@ -15,6 +15,7 @@ import scipy.stats
 
 import rtgp
 from rtgp.diagnostics.result import Cost, Diagnosis, HyperparameterBias, ValueBias
+from rtgp.diagnostics.settings import JudgementSettings, MeasureSettings
 from rtgp.diagnostics.tables import pairs, rows
 from rtgp.diagnostics.verdict import amount, verdict
 
@@ -278,10 +279,10 @@ class TestTables:
 def test_a_false_alarm_in_a_hundred_diagnoses() -> None:
     """Bonferroni over 4 hyperparameters: |t| with 7 degrees of freedom beyond it has probability 0.01 / 4."""
     for draws, count in ((8, 4), (2, 1), (16, 20)):
-        beyond = 2.0 * scipy.stats.t(draws - 1).sf(DIAGNOSE._threshold(draws, count))
+        beyond = 2.0 * scipy.stats.t(draws - 1).sf(DIAGNOSE._threshold(draws, count, JudgementSettings().false_alarm))
         assert beyond == pytest.approx(0.01 / count)
 
 
 @pytest.mark.parametrize("n, draws", [(3000, 16), (3001, 8), (20_000, 8), (20_001, 4)])
 def test_draws_by_default(n: int, draws: int) -> None:
-    assert DIAGNOSE._draws_for(n) == draws
+    assert MeasureSettings().draws_for(n) == draws

@@ -17,9 +17,9 @@ from torch import Tensor
 
 import gp_models
 import rtgp
+import rtgp.baselines.poe.batch as expert_batch
+import rtgp.estimator.regressor  # so that no rank has to load scikit-learn
 import rtgp.objectives.krylov as krylov
-import rtgp.regressor  # so that no rank has to load scikit-learn
-import rtgp.training.expert_batch as expert_batch
 from gp_models import airports, make
 from rtgp import distributed
 from rtgp.errors import InputError
@@ -188,7 +188,7 @@ def trained_apart(what: str) -> np.ndarray:
     if what == "method" and last:
         return trained("sharded:tiled", optimizer="adam")
     if what == "version" and last:
-        sys.modules["rtgp.distributed.environment"].version = lambda name: "0.0"
+        sys.modules["rtgp.distributed.environment"].__version__ = "0.0"
     if what == "data" and last:
         original = gp_models.airports
         globals()["airports"] = lambda n, **kw: original(n, seed=1, **kw)

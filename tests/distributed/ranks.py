@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 import torch
 
+from waiting import PATIENCE
+
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["distributed.cases"])
 # Seconds that the others have to say why they end. A silent rank is named after 3.5 (`rtgp.distributed.watch`), and a
@@ -98,7 +100,7 @@ def _is_stopped(pid: int | None) -> bool:
 
 
 def outcomes(
-    size: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0, limit: float = 120.0
+    size: int, function: Callable[..., Any], *args: Any, timeout: float = 300.0, limit: float = PATIENCE
 ) -> list[tuple[bool, Any]]:
     """(True, result) or (False, error in words) of each rank; (False, exit code) of one that ended without a word.
 

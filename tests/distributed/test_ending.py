@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import rtgp
+from waiting import PATIENCE
 
 PROGRAM = Path(__file__).with_name("ending.py")
 WAYS = ["stop", "never", "exit", "fork", "kept error"]
@@ -35,7 +36,7 @@ def leave(way: str, jobs: int, folder: Path) -> list[list[tuple[int, str]]]:
     paths = [str(Path(rtgp.__file__).parents[1]), str(Path(__file__).parents[1])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(PROGRAM), way, str(jobs), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 10 * jobs, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == 0, done.stderr
     return [[(code, words) for code, words in job] for job in json.loads(done.stdout)]
 
@@ -55,7 +56,11 @@ def test_a_job_that_succeeded_exits_with_0_on_a_busy_machine(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("error", ["ValueError: an error of every rank", "ValueError: an error of every rank"]),
+        pytest.param(
+            "error",
+            ["ValueError: an error of every rank", "ValueError: an error of every rank"],
+            marks=pytest.mark.slow,
+        ),
         ("error of one", ["Rank 1 has left: ValueError: an error of rank 1", "ValueError: an error of rank 1"]),
         pytest.param(
             "error of the first",

@@ -27,7 +27,7 @@ def wanted() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=[*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.slow)])
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return run(request.param, cases.all_experts, "sharded")
 

@@ -26,7 +26,7 @@ def wanted() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=[*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.slow)])
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """Of every rank."""
     return run(request.param, cases.everything_spread)

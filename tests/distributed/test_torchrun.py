@@ -17,13 +17,14 @@ from safetensors.torch import load_file
 
 import rtgp
 import triton_mode
+from waiting import PATIENCE
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
 def fit(ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*TORCHRUN, str(ranks), "-m", "rtgp", "fit", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def write_table(folder: Path, n: int) -> Path:
@@ -75,7 +76,7 @@ def test_one_process_on_a_card_by_nccl(tmp_path: Path) -> None:
         [sys.executable, "-m", "rtgp", "fit", *asked, "--method", "rr-cg", "--output", str(tmp_path / "alone")],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
     )
     assert alone.returncode == 0, alone.stderr
     # Six noisy steps, and the last digits differ from run to run: what is left is far less than what the data say.
@@ -138,7 +139,7 @@ def test_a_killed_rank_is_named_and_the_same_command_goes_on(tmp_path: Path) -> 
         time.sleep(0.05)
     (second,) = [child for child in psutil.Process(job.pid).children() if child.environ().get("RANK") == "1"]
     second.kill()
-    _, said = job.communicate(timeout=90.0)
+    _, said = job.communicate(timeout=PATIENCE)
     assert job.returncode != 0
     assert "rank      : 1" in said or "ank 1 gives no sign of life" in said
     assert not (tmp_path / "model").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 import public_names
 
 from docs.pages import DOCS
+from waiting import PATIENCE
 
 
 def test_the_site(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def build(target: Path) -> Path:
     command = [sys.executable, "-m", "sphinx", "-W", "-n", "--keep-going", "-q", "-E", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", str(target / "doctrees"), str(DOCS), str(target / "html")],
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return target / "html"

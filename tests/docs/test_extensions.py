@@ -1,4 +1,4 @@
-"""The extensions of the documentation: what they make of docstrings, formulas, rows and the library itself."""
+"""The extensions of the documentation: what they make of formulas, rows and the library itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import api_pages
 import benchmark_tables
 import commands
-import docstrings
 import mathml
 import public_names
 import pytest
@@ -37,38 +36,6 @@ def test_every_command_and_option_has_an_entry() -> None:
         assert f"\nrtgp {name}\n---" in page
         for parameter in command.params:
             assert max(parameter.opts, key=len) in page or parameter.name.upper() in page, (name, parameter.name)
-
-
-def test_a_docstring_as_restructured_text() -> None:
-    text = (
-        "log|A| of A, (n, r)\n\nrank: columns of L_; `None` chooses\nsqrt(2 n r).\nother: no parameter.\n\nEnd *here*."
-    )
-    assert docstrings.convert(text.split("\n"), {"rank"}) == [
-        r"log\|A\| of A, (n, r)",
-        "",
-        "",
-        r"- **rank**: columns of L\_; ``None`` chooses",
-        "  sqrt(2 n r).",
-        "  other: no parameter.",
-        "",
-        r"End \*here\*.",
-        "",
-    ]
-
-
-def test_sections_and_code_of_a_docstring() -> None:
-    text = "Words.\n\n    x = 1\n\nParameters\n----------\na, b : numbers\n    of any size"
-    lines = docstrings.convert(text.split("\n"), set())
-    assert "::" in lines
-    assert "    x = 1" in lines
-    assert ".. rubric:: Parameters" in lines
-    assert lines[-3:] == ["- **a, b**: numbers", "  of any size", ""]
-
-
-def test_fields_of_a_dataclass() -> None:
-    lines = docstrings.fields(rtgp.FitResult)
-    assert "- **loss_error**: its standard error; 0 where it is exact" in lines
-    assert docstrings.fields(rtgp.GPRegressor) == []
 
 
 @pytest.mark.parametrize(

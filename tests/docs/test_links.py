@@ -52,7 +52,7 @@ def test_the_patterns_see_links() -> None:
     assert targets('[a](b.md#c) `[no](no.md)` ![x](y.png) <img src="z.svg"> [d](https://e.org/f_(g))') == [
         "b.md#c", "y.png", "https://e.org/f_(g)", "z.svg",
     ]  # fmt: skip
-    assert anchors("# Fig. 4 and S2\n## `rtgp plan`: cost\n") == {"fig-4-and-s2", "rtgp-plan-cost"}
+    assert anchors("# Fig. 4 and S2\n## `rtgp fit`: cost\n") == {"fig-4-and-s2", "rtgp-fit-cost"}
 
 
 def is_entry(page: Path, entry: Path) -> bool:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from faults import scenes
 from rtgp.cli import app
 from rtgp.errors import StorageError
-from rtgp.report.files import write_text
+from rtgp.storage import write_text
 from rtgp.training import CheckpointError, CheckpointWarning
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs limits and namespaces of Linux")

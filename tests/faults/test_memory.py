@@ -17,6 +17,7 @@ from gp_models import airports, make
 from rtgp import memory
 from rtgp.cli import app
 from rtgp.errors import OutOfMemoryError
+from rtgp.methods.facts import AnyMethod
 from rtgp.operators.dense import DenseOperator
 from rtgp.operators.tiled import TiledOperator
 from rtgp.training import ConvergenceWarning, FitStatus, fit
@@ -145,7 +146,7 @@ def test_methods_with_a_training_of_their_own(
         raise ERRORS["torch"]
 
     for name in ("train_variational", "train_experts"):
-        monkeypatch.setattr(f"rtgp.modelling.fitting.{name}", fail)
+        monkeypatch.setattr(f"rtgp.estimator.fitting.{name}", fail)
     X, y = airports(20)
     with pytest.raises(OutOfMemoryError, match=rf"Training by {type(method).__name__} on 20 points.*{words}"):
         rtgp.GPRegressor(method=method, random_state=0, steps=1).fit(X.numpy(), y.numpy())
@@ -178,10 +179,10 @@ def test_every_method_has_a_remedy_of_its_own() -> None:
         rtgp.Cholesky(), rtgp.CG(), rtgp.RRCG(), rtgp.RFF(), rtgp.SSRFF(), rtgp.SVGP(), rtgp.POE(), rtgp.SGGP(),
         rtgp.Vecchia(),
     )  # fmt: skip
-    said = {memory.remedy_for(method, 1000) for method in methods}
+    said = {method.memory_remedy(1000) for method in methods}
     assert len(said) == len(methods)
-    assert memory.remedy_for(object(), 5) == "Take fewer points"
-    assert "CPU" in memory.remedy_for(rtgp.RRCG(), 5, "cuda:0")
+    assert AnyMethod().memory_remedy(5) == "Take fewer points"
+    assert "CPU" in rtgp.RRCG().memory_remedy(5, "cuda:0")
 
 
 @linux

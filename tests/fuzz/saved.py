@@ -20,7 +20,7 @@ from torch import Tensor
 import rtgp
 from fuzz.mutations import damage, damage_tree
 from gp_models import airports, make
-from rtgp.regressor import GPRegressor
+from rtgp.estimator.regressor import GPRegressor
 from rtgp.training import fit
 from rtgp.training.checkpoint import seal
 

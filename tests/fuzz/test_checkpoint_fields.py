@@ -154,8 +154,8 @@ def outcome(folder: Path, run: str, name: str, body: dict[str, Any], blob: bytes
     return "trained"
 
 
-# The same objective as that of "rr-cg", by another optimiser.
-SLOW = {"rr-cg, adam"}
+# The second is the same objective by another optimiser; much of both is that of "rr-cg, no preconditioner".
+SLOW = {"rr-cg", "rr-cg, adam"}
 
 
 @pytest.mark.parametrize("run", [pytest.param(run, marks=pytest.mark.slow if run in SLOW else ()) for run in RUNS])

@@ -17,7 +17,7 @@ import pytest
 
 from rtgp.datasets import csv_files, download, limits, read_table
 from rtgp.errors import InputError, OutOfMemoryError
-from rtgp.regressor import GPRegressor
+from rtgp.estimator.regressor import GPRegressor
 
 
 def npy(described: str, shape: tuple[int, ...], content: bytes) -> bytes:

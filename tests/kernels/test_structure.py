@@ -253,31 +253,11 @@ def test_working_precision_may_differ_from_the_inputs(x: Tensor, dtype: torch.dt
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], LinearOperator | Tensor], str]] = {
-    "multitask": (lambda x: kernels.MultitaskKernel(rbf(), num_tasks=2).double()(x), "another library"),
-    "derivatives": (lambda x: kernels.RBFKernelGrad().double()(x), "one value for each pair"),
-    "inducing points": (
-        lambda x: kernels.InducingPointKernel(rbf().double(), x[:3].clone(), gpytorch.likelihoods.GaussianLikelihood())(
-            x
-        ),
-        "Use the kernel inside it",
+    "batch of kernels": (
+        lambda x: rbf(batch_shape=torch.Size([2])).double()(x),
+        r"Got a batch of them, of shape \(2,\)",
     ),
-    "inducing points in a sum": (
-        lambda x: (
-            rbf().double()
-            + kernels.InducingPointKernel(rbf().double(), x[:3].clone(), gpytorch.likelihoods.GaussianLikelihood())
-        )(x),
-        "Use the kernel inside it",
-    ),
-    "batch of kernels": (lambda x: rbf(batch_shape=torch.Size([2])).double()(x), "one model at a time"),
-    "batch of inputs": (lambda x: rbf().double()(x.expand(3, N, D)), "one model at a time"),
-    "tensor": (lambda x: rbf().double()(x).to_dense(), r"kernel\(x\)\) from the model's forward"),
-    "evaluated": (lambda x: rbf().double()(x).evaluate_kernel(), r"kernel\(x\)\) from the model's forward"),
-    "product of calls": (lambda x: rbf().double()(x) * matern().double()(x), r"\(kernel1 \* kernel2\)\(x\)"),
-    "jitter": (lambda x: rbf().double()(x).add_jitter(1e-3), "likelihood's noise"),
-    "product over a batch": (
-        lambda x: matern(nu=0.5, batch_shape=torch.Size([D])).double()(x[:9].mT.unsqueeze(-1)).prod(-3),
-        "has been evaluated already",
-    ),
+    "batch of inputs": (lambda x: rbf().double()(x.expand(3, N, D)), r"Got a batch of them, of shape \(3,\)"),
     "two sets of points": (lambda x: rbf().double()(x, x[:5]), r"K\(X, X\)"),
 }
 

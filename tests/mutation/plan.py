@@ -7,7 +7,7 @@ SEED = 20210614
 SAMPLE: dict[tuple[str, ...], int] = {
     ("truncation/*.py",): 55,
     ("solvers/cg.py",): 30,
-    ("objectives/*.py",): 65,
+    ("objectives/*.py", "baselines/sggp.py"): 65,
 }
 
 _TRUNCATION = [
@@ -28,6 +28,7 @@ _KRYLOV = ["tests/objectives/test_state.py", "tests/test_mll.py", "tests/objecti
 _OBJECTIVES = {
     "cholesky": ["tests/test_mll.py"],
     "control_coefficients": ["tests/objectives/test_control_coefficients.py"],
+    "control_variate": ["tests/objectives/test_own_draw.py", *_KRYLOV],
     "nystroem_control": ["tests/preconditioners/test_nystroem_control.py"],
     "fourier": _FOURIER,
     "fourier_algebra": _FOURIER,
@@ -37,10 +38,15 @@ _OBJECTIVES = {
     "krylov_run": _KRYLOV,
     "gradient_terms": _KRYLOV,
     "reading": ["tests/test_mll.py", "tests/objectives/test_reading.py"],
+    "reading_inputs": ["tests/objectives/test_reading.py", "tests/clients/test_gpytorch_second_zoo.py"],
+    "reading_noise": ["tests/objectives/test_reading.py", "tests/clients/test_gpytorch_second_zoo.py"],
+    "reading_rows": ["tests/objectives/test_reading.py", "tests/clients/test_gpytorch_second_zoo.py"],
+    "outputs": ["tests/objectives/test_several_outputs.py"],
+    "several": ["tests/clients/test_gpytorch_second_zoo.py"],
     "vecchia": ["tests/objectives/test_vecchia.py"],
     "ladder": _FOURIER,
     "protocol": ["tests/objectives/test_small_parts.py", *_KRYLOV, "tests/objectives/test_fourier_objective.py"],
-    "sggp": ["tests/objectives/test_small_parts.py", "tests/objectives/test_sggp.py"],
+    "sggp": ["tests/objectives/test_small_parts.py", "tests/baselines/test_sggp.py"],
     "single_sample": _FOURIER,
     "term_sizes": _FOURIER,
     "policy": ["tests/preconditioners/test_policy.py", "tests/objectives/test_state.py"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from contextlib import nullcontext
 
@@ -12,15 +11,14 @@ import torch
 
 import rtgp
 from gp_models import Model, airports
-from models import Regression, gradient, real_training_data
+from models import Judged, Regression, gradient, real_training_data
 from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.kernels import read_kernel
+from rtgp.objectives import krylov
 from rtgp.objectives.krylov import KrylovObjective
 from rtgp.operators import DenseOperator
-from rtgp.preconditioners.amplification import Reach
+from rtgp.precision import PrecisionLimits, PrecisionSettings, Reach
 from rtgp.solvers import WhitenedSystem
-from rtgp.solvers import system as system_module
-from rtgp.solvers.system import PrecisionLimits
 
 METHODS = {
     "automatic": rtgp.RRCG(),
@@ -92,9 +90,9 @@ def test_the_first_call_in_float64_begins_where_float32_ended(monkeypatch):
     """Its y-solve starts from the last one, of which much is left to use."""
     runs, original = [], KrylovObjective._run
     monkeypatch.setattr(KrylovObjective, "_run", lambda *given: runs.append(original(*given)) or runs[-1])
-    monkeypatch.setattr(Reach, "_amplification", lambda *args: math.inf)  # of a kernel so rough nothing is
+    method = Judged(precision=PrecisionSettings(felt=0.0))  # of a kernel so rough nothing is
     model = ill_conditioned(torch.float32).set(lengthscale=0.02, outputscale=1.0, noise=2.5e-5)
-    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", generator=torch.Generator().manual_seed(0))
+    mll = rtgp.MarginalLogLikelihood(model.likelihood, model, method, generator=torch.Generator().manual_seed(0))
     gradient(model, mll)
     model.set(lengthscale=0.02, outputscale=1.0, noise=2.3e-5)
     with pytest.warns(PrecisionWarning, match="in float64 from here"):
@@ -156,9 +154,9 @@ def test_products_of_a_kernel_without_a_form_in_float64():
 @pytest.mark.parametrize("stop", [0, 2, 4])
 def test_going_over_can_be_resumed(tmp_path, monkeypatch, stop):
     """Training that goes over to float64 in its third step, interrupted before or after: the same to the bit."""
-    monkeypatch.setattr(system_module, "PRODUCT_LIMIT", 3e-4)
-    monkeypatch.setattr(Reach, "_amplification", lambda *args: math.inf)
-    run = {"method": "rr-cg", "optimizer": "adam", "learning_rate": 1.0, "steps": 8, "subset_start": False}
+    monkeypatch.setattr(krylov, "reach_of", lambda form, *_: Reach(form.size, torch.zeros(1).double(), 1.0))
+    method = Judged(precision=PrecisionSettings(products=3e-4))
+    run = {"method": method, "optimizer": "adam", "learning_rate": 1.0, "steps": 8, "subset_start": False}
 
     def trained(**more):
         model = smooth(torch.float32, 30.0, 300)

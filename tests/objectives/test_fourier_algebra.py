@@ -7,7 +7,6 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import rtgp
-import rtgp.objectives.fourier_algebra as algebra
 from models import Regression, gradient
 from rtgp.kernels import read_kernel
 from rtgp.kernels.spectral import components_of, draw_spectrum
@@ -79,14 +78,12 @@ def test_equals_the_dense_computation(name, per_point, columns):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()))
 
 
-def test_rows_in_blocks_and_features_made_twice(monkeypatch):
+def test_rows_in_blocks_and_features_made_twice():
     """Memory of a block of rows only: the same numbers."""
     batch, parameters = make_batch("sum", True)
     spectrum = draw_spectrum(components_of(batch.form), COLUMNS // 2, torch.Generator().manual_seed(1))
     whole = FourierSystem(batch, spectrum, COLUMNS).losses([COLUMNS, 12], gradients=True)
-    monkeypatch.setattr(algebra, "_BLOCK", 7 * COLUMNS)
-    monkeypatch.setattr(algebra, "_KEPT", 0)
-    blocks = FourierSystem(batch, spectrum, COLUMNS).losses([COLUMNS, 12], gradients=True)
+    blocks = FourierSystem(batch, spectrum, COLUMNS, block=7 * COLUMNS, kept=0).losses([COLUMNS, 12], gradients=True)
     for one, other in zip(whole, blocks, strict=True):
         assert one.log_det == pytest.approx(other.log_det, rel=1e-12)
         got = torch.autograd.grad(one.surrogate, parameters, retain_graph=True)
@@ -118,17 +115,24 @@ def test_float32_holds(method, n, noise):
 
 
 def test_plain_float32_woodbury_does_not():
-    """What the float64 Gram matrix is for: in float32 the same formulas fail at this noise."""
+    """What the float64 Gram matrix is for: in float32 the same formulas fail at this noise.
+
+    How one set of frequencies is rounded depends on the processor (0.003 to 0.8 nats were seen), so ten of them stand
+    for all. `test_float32_holds` asks for 0.01 nats.
+    """
     model = smooth_model(20_000, torch.float64)
     form = read_kernel(model.covar_module, model.train_inputs[0])
-    spectrum = draw_spectrum(components_of(form), 50, torch.Generator().manual_seed(0))
-    psi = spectrum.features(slice(None), 50) / (50 * 1e-3) ** 0.5
 
     def log_det(psi):
         gram = psi.T @ psi + torch.eye(100, dtype=psi.dtype)
         return float(torch.logdet(gram))
 
-    assert not abs(log_det(psi.float()) - log_det(psi)) < 0.3  # NaN fails too
+    def error(seed):
+        spectrum = draw_spectrum(components_of(form), 50, torch.Generator().manual_seed(seed))
+        psi = spectrum.features(slice(None), 50) / (50 * 1e-3) ** 0.5
+        return abs(log_det(psi.float()) - log_det(psi))
+
+    assert not sum(error(seed) for seed in range(10)) / 10 < 0.1  # NaN fails too
 
 
 def test_no_tape_is_kept_without_gradients():

@@ -48,7 +48,15 @@ METHODS = {
 }
 
 
-SLOW = {"paper", "no warm start", "gaussian", "no preconditioner, gaussian"}
+SLOW = {
+    "paper",
+    "rademacher",
+    "exponential decay",
+    "no warm start",
+    "gaussian",
+    "no preconditioner",
+    "no preconditioner, gaussian",
+}
 CASES = [
     pytest.param(method, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, method in METHODS.items()
 ]

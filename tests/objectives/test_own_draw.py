@@ -22,7 +22,7 @@ import rtgp
 from gp_models import airports, make
 from rtgp.kernels import read_kernel
 from rtgp.mll import Evaluated
-from rtgp.objectives import Batch, CholeskyObjective, Extras
+from rtgp.objectives import Batch, CholeskyObjective, EstimateRequest
 from rtgp.objectives.control_coefficients import Coefficients
 from rtgp.objectives.protocol import gradient_of
 from rtgp.truncation import ResidualDriven
@@ -141,11 +141,11 @@ def test_the_mean_of_a_gradient_that_teaches() -> None:
 
     objective = rtgp.RRCG(ResidualDriven(1e-3), 2, rtgp.PivotedCholesky(4), refresh=10**6).make_objective()
     generator.manual_seed(3)
-    objective(batch, generator, Extras(False, parameters, 1e-3))  # a metric is known, nothing is learnt
+    objective(batch, generator, EstimateRequest(False, parameters, 1e-3))  # a metric is known, nothing is learnt
     state, found = copy.deepcopy(objective.state_dict()), []
     for _ in range(draws):
         objective.load_state_dict(state)
-        found.append(gradient_of(objective(batch, generator, Extras(True, parameters)).surrogate, parameters))
+        found.append(gradient_of(objective(batch, generator, EstimateRequest(True, parameters)).surrogate, parameters))
     gradients = torch.stack(found)
     z = (gradients.mean(0) - exact) / (gradients.std(0) / draws**0.5)
     assert float(z.abs().max()) < 4.0

@@ -41,7 +41,9 @@ def finished(truncation: Truncation, weights: np.ndarray) -> KrylovRun:
         truncations=(),
         basis=None,
     )
-    return KrylovRun(missing, missing, truncation, missing, slice(1, 1 + PROBES), missing, missing, missing, result)
+    columns = slice(1, 1 + PROBES)
+    target = torch.zeros(1, 1, dtype=torch.float64)  # of one output
+    return KrylovRun(missing, missing, truncation, missing, columns, target, missing, missing, result)
 
 
 def pair(u: list[float]) -> Weighting:

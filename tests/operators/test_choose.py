@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from dataclasses import replace
 
 import gpytorch
 import pytest
@@ -13,7 +14,7 @@ from rtgp.errors import SettingError
 from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators import DenseOperator, TiledOperator, TritonOperator, choose, make, make_from_form
 from rtgp.operators.choose import free_memory
-from rtgp.operators.triton import availability
+from rtgp.operators.gpu import availability
 
 choose_module = importlib.import_module("rtgp.operators.choose")  # the package's own name is the function's
 N = 1000
@@ -93,17 +94,31 @@ def test_auto_on_a_card() -> None:
 def test_out_of_memory_falls_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Where storing K fails although it should have fitted, the next operator takes its place, and says so."""
 
-    def full(form: KernelForm, tile: int) -> None:
+    def full(form: KernelForm, tile: int, negligible: float) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setitem(choose_module._OPERATORS, "dense", full)
-    monkeypatch.setitem(choose_module._OPERATORS, "triton", lambda form, tile: "the fused operator")
+    monkeypatch.setitem(choose_module._OPERATORS, "triton", lambda form, tile, negligible: "the fused operator")
     monkeypatch.setattr(choose_module, "free_memory", lambda device: 2**40)
     with caplog.at_level(logging.WARNING, logger="rtgp"):
         assert choose_module.make_from_form(on_card()) == "the fused operator"
     assert "no memory left to store K(X, X)" in caplog.text
     with pytest.raises(torch.OutOfMemoryError):
         choose_module.make_from_form(on_card(), "dense")
+
+
+@pytest.mark.usefixtures("card")
+def test_less_memory_may_be_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a few products K is not stored, however large the card is."""
+    for name in ("dense", "triton", "tiled"):
+        monkeypatch.setitem(choose_module._OPERATORS, name, lambda form, tile, negligible, name=name: name)
+    monkeypatch.setattr(choose_module, "free_memory", lambda device: 2**37)
+    many, wide = on_card(105_569), on_card(105_569, dtype=torch.float64)
+    assert [choose_module.make_from_form(one) for one in (many, wide)] == ["dense", "tiled"]
+    assert choose_module.make_from_form(on_card(90_000, dtype=torch.float64)) == "dense"
+    assert choose_module.make_from_form(on_card(90_000, dtype=torch.float64), most_on_card=24 * 2**30) == "tiled"
+    assert choose_module.make_from_form(many, most_on_card=24 * 2**30) == "triton"
+    assert choose_module.make_from_form(on_card(40_000), most_on_card=24 * 2**30) == "dense"
 
 
 def test_a_fallback_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,6 +142,11 @@ def test_reasons_against_the_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert supported(form()) == "the data is on cpu, not on a CUDA device"
     assert "float64" in supported(on_card(dtype=torch.float64))
     assert supported(on_card(d=129)) == "there are 129 inputs"
+    other = on_card()
+    leaf = availability.stationary(other)
+    assert leaf is not None
+    monkeypatch.setattr(leaf, "formula", replace(leaf.formula, name="wave"))
+    assert supported(other) == "the fused kernels have no formula of 'wave'"
     both = gpytorch.kernels.RBFKernel() + gpytorch.kernels.MaternKernel()
     assert "not a single RBF or Matern kernel" in supported(read_kernel(both, torch.zeros(3, 1)))
     monkeypatch.setattr(availability, "importable", lambda: False)

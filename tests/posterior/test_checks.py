@@ -25,8 +25,8 @@ def model(*inputs: Tensor, targets: Tensor | None = Y) -> Any:
         (model(), InputError, "Expected a model with training data"),
         (model(X, targets=None), InputError, r"model.set_train_data\(X, y\)"),
         (model(X, X), UnsupportedModelError, "Got 2: put them side by side"),
-        (model(X[None]), UnsupportedModelError, r"Got \(1, 4, 2\); batches of models are not supported"),
-        (model(X[:0]), UnsupportedModelError, r"n > 0. Got \(0, 2\)"),
+        (model(X[None]), UnsupportedModelError, r"Got \(1, 4, 2\): of a batch of models take one at a time"),
+        (model(X[:0]), UnsupportedModelError, r"n > 0 here. Got \(0, 2\)"),
     ],
 )
 def test_training_inputs(given: Any, error: type[Exception], words: str) -> None:

@@ -13,7 +13,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikeliho
 from gp_models import airports, make
 from posterior.cases import N, case, each_relative, gpytorch_prediction, relative
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.posterior import posterior, predict, ready, settings
+from rtgp.posterior import cache, posterior, predict, settings
 
 METHODS = ["cholesky", "cg"]
 
@@ -139,7 +139,7 @@ class TestChanges:
     def test_nothing_is_computed_twice_for_an_unchanged_model(self, monkeypatch):
         model, x = case("deep")
         found = posterior(model, model.likelihood)
-        monkeypatch.setattr(predict, "make_ready", lambda *_, **__: pytest.fail("computed again"))
+        monkeypatch.setattr(predict, "make_cache", lambda *_, **__: pytest.fail("computed again"))
         for _ in range(2):
             found.mean(x), found.variance(x), found.sample(x, 1), found.report
 
@@ -182,7 +182,7 @@ class TestBadInput:
             (lambda x: x[:, :1], r"shape \(m, 2\).*Got \(45, 1\)"),
             (lambda x: torch.cat([x, x], 1), r"shape \(m, 2\).*Got \(45, 4\)"),
             (lambda x: x[0], r"pass X\[None, :\] for one point"),
-            (lambda x: x[None], r"Got \(1, 45, 2\)"),
+            (lambda x: x[None, :, :1], r"Got \(1, 45, 1\)"),
             (lambda x: x[:0], r"empty tensor of shape \(0, 2\)"),
             (lambda x: x.numpy(), r"torch.Tensor. Got ndarray"),
             (lambda x: x.index_put((torch.tensor(4), torch.tensor(1)), x.new_tensor(float("nan"))), r"row 4, column 1"),
@@ -280,7 +280,7 @@ def test_auto_takes_cg_where_somebody_else_took_the_memory(monkeypatch):
 
     model, x = case("rbf-ard")
     exact = posterior(model, model.likelihood).variance(x)
-    monkeypatch.setattr(ready, "CholeskySolver", fail)
+    monkeypatch.setattr(cache, "CholeskySolver", fail)
     found = posterior(model, model.likelihood)
     assert relative(found.variance(x), exact) < 1e-4
     assert (found.report.method, "not to be had" in found.report.reason) == ("cg", True)

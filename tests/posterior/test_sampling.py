@@ -12,7 +12,9 @@ import torch
 
 from posterior.cases import case, gpytorch_prediction
 from rtgp.errors import InputError, SettingError
-from rtgp.posterior import posterior, sampling
+from rtgp.posterior import posterior
+from rtgp.posterior.sampling import SamplingSettings
+from rtgp.posterior.settings import PredictionSettings
 
 COUNT = 4000
 LEVEL = 4.9  # |z| beyond this has probability 1e-6 in each of the (fewer than 1000) comparisons of a test
@@ -32,12 +34,11 @@ def largest_z(samples, mean, covariance):
 @pytest.mark.parametrize("route", ["matheron", "root"])
 @pytest.mark.parametrize("method", ["cholesky", "cg"])
 @pytest.mark.parametrize("name", ["rbf-ard", "deep", "fixed-noise"])
-def test_moments(name, method, route, dtype, monkeypatch):
-    if route == "root":
-        monkeypatch.setattr(sampling, "JOINT_LIMIT", 0)
+def test_moments(name, method, route, dtype):
+    settings = PredictionSettings(sampling=SamplingSettings(joint_limit=0)) if route == "root" else None
     model, x = case(name, dtype)
     x = x[-30:]
-    found = posterior(model, model.likelihood, method=method)
+    found = posterior(model, model.likelihood, method=method, _settings=settings)
     samples = found.sample(x, COUNT, torch.Generator().manual_seed(1))
     assert samples.shape == (COUNT, 30)
     assert samples.dtype == dtype

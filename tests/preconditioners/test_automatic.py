@@ -254,3 +254,38 @@ def test_values_follow_where_draws_are_used_again(monkeypatch: pytest.MonkeyPatc
     assert policy.control._preconditioner is followed
     kept, _ = policy.preconditioner(system(own), generator, keep=True)
     assert kept is followed
+
+
+@kinds
+def test_estimates_by_the_same_draws_are_smooth(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    """Held and complete, each kind of preconditioner follows the hyperparameters: the slope changes along a way as the
+    exact one does. Truncated, or with new pivots and neighbours, it jumps."""
+    monkeypatch.setattr(policy_module, "tried", only(kind))
+    own = model(300, 2, noise=1e-2, lengthscale=0.3)
+    generator = torch.Generator()
+    mll = rtgp.MarginalLogLikelihood(own.likelihood, own, rtgp.RRCG(), generator)
+    exact = rtgp.MarginalLogLikelihood(own.likelihood, own, "cholesky")
+    raw, begin = own.kernel.base_kernel.raw_lengthscale, own.kernel.base_kernel.raw_lengthscale.detach().clone()
+
+    def slope(way: float, **wanted: bool) -> float:
+        with torch.no_grad():
+            raw.copy_(begin + way)
+        used = mll if wanted else exact
+        generator.manual_seed(3)
+        own.zero_grad()
+        (-used.evaluate(own(*own.train_inputs), own.train_targets, **wanted).objective).backward()
+        return float(raw.grad)
+
+    slope(0.0, complete=True)
+    assert mll.last.rank * (kind is SparseInverse) + mll.last.neighbours * (kind is LowRank) == 0
+
+    def roughness(**wanted: bool) -> float:
+        """What is left of second differences beside the exact ones."""
+        ways = [0.01 * k for k in range(9)]
+        found = torch.tensor([slope(way, **wanted) - slope(way) for way in ways], dtype=torch.float64)
+        return float(found.diff(n=2).abs().max())
+
+    smooth = roughness(hold=True, complete=True)
+    assert smooth < 1e-6
+    mll.reset()
+    assert roughness(complete=False, hold=False) > 30.0 * smooth  # the test has power

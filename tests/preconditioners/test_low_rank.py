@@ -13,7 +13,7 @@ import reference
 from rtgp.errors import SettingError
 from rtgp.preconditioners import Identity, LowRank, PivotedCholesky
 from rtgp.preconditioners.low_rank import low_rank_of_matrix
-from rtgp.preconditioners.pivoted_cholesky import greedy_pivoted_cholesky, random_pivoted_cholesky
+from rtgp.preconditioners.pivoted_cholesky import from_pivots, greedy_pivoted_cholesky, random_pivoted_cholesky
 
 N = 80
 
@@ -104,6 +104,18 @@ def test_random_pivots_are_repeatable_and_random() -> None:
     first, again, other = (random_pivoted_cholesky(K.diagonal(), rows(K), 20, generator(s)) for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first @ first.T, other @ other.T)
+
+
+@pytest.mark.parametrize("pivoting", ["greedy", "random"])
+def test_known_pivots_are_taken_again(pivoting: str) -> None:
+    """On the same matrix they give the same approximation, on one that has moved a little one that has too."""
+    K, moved = kernel(lengthscale=1.0), kernel(lengthscale=1.0 + 1e-6)
+    blocks: list[Tensor] = []
+    first = PivotedCholesky(20, pivoting).factor(K.diagonal(), rows(K), 1, generator(), pivots=blocks)
+    again = from_pivots(K.diagonal(), rows(K), blocks)
+    torch.testing.assert_close(again @ again.T, first @ first.T, rtol=0, atol=1e-10)
+    near = from_pivots(moved.diagonal(), rows(moved), blocks)
+    assert float((near - again).abs().max()) < 1e-4
 
 
 def test_matrix_of_zeros() -> None:

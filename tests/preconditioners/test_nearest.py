@@ -12,12 +12,16 @@ from torch import Tensor
 
 import reference
 from rtgp.kernels import KernelForm, read_covariance, read_kernel
+from rtgp.operators.order import gaps, leaves_of
+from rtgp.preconditioners.leaf_search import LeafSettings
 from rtgp.preconditioners.nearest import DEFAULT, most_correlated, nearest_among, nearest_earlier
 from rtgp.preconditioners.neighbour_search import SearchSettings
 
 BLOCKS = replace(DEFAULT, tree_cost=1.0, entries=2000)
 TREE = replace(DEFAULT, tree_cost=0.0, first=20)
-WAYS = {"blocks": BLOCKS, "trees": TREE, "as it likes": DEFAULT}
+SMALL_LEAVES = LeafSettings(devices=("cpu",), size=8, first=4, more=2, share=0.9, least=20, entries=5000)
+LEAVES = replace(DEFAULT, leaves=SMALL_LEAVES)
+WAYS = {"blocks": BLOCKS, "trees": TREE, "leaves": LEAVES, "as it likes": DEFAULT}
 
 
 def stationary(x: Tensor, nu: float = 1.5) -> KernelForm:
@@ -183,3 +187,50 @@ def test_some_points_only(way: str) -> None:
     points = torch.tensor([7, 3, 499, 120])
     found = nearest_earlier(form, order, 9, WAYS[way], points)
     assert torch.equal(found, nearest_earlier(form, order, 9, WAYS[way])[points])
+
+
+def test_leaves_serve_most_of_what_is_asked_in_two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All distances of a few points only: the first ones, which have few before them."""
+    from rtgp.preconditioners import neighbour_search
+
+    asked = []
+    by_blocks = neighbour_search._by_blocks
+
+    def counted(z: Tensor, limits: Tensor, *others: object) -> Tensor:
+        asked.append(len(limits))
+        return by_blocks(z, limits, *others)
+
+    monkeypatch.setattr(neighbour_search, "_by_blocks", counted)
+    settings = replace(DEFAULT, leaves=replace(SMALL_LEAVES, size=16, first=16))
+    nearest_earlier(stationary(gaussian(4000, 2)), permutation(4000), 10, settings)
+    assert sum(asked) < 400
+    asked.clear()
+    nearest_earlier(stationary(gaussian(2000, 20)), permutation(2000), 10, settings)
+    assert sum(asked) > 1500  # of twenty columns no box rules anything out
+
+
+@pytest.mark.parametrize("n, size", [(1, 8), (7, 8), (8, 8), (9, 8), (1000, 16), (1024, 16)])
+@pytest.mark.parametrize("d", [1, 3])
+def test_leaves_hold_each_point_once_within_their_boxes(n: int, size: int, d: int) -> None:
+    z = gaussian(n, d)
+    leaves = leaves_of(z, size)
+    assert leaves.count == -(-n // size)
+    assert leaves.order.sort().values.tolist() == list(range(n))
+    members = leaves.members(torch.arange(leaves.count))
+    assert int((members >= 0).sum()) == n
+    for leaf in range(leaves.count):
+        own = z[members[leaf][members[leaf] >= 0]]
+        assert torch.equal(own.amin(0), leaves.low[leaf])
+        assert torch.equal(own.amax(0), leaves.high[leaf])
+    between = gaps(leaves.low, leaves.high, leaves)
+    for one in range(0, leaves.count, 3):
+        for other in range(leaves.count):
+            pairs = torch.cdist(z[members[one][members[one] >= 0]], z[members[other][members[other] >= 0]])
+            assert float(between[one, other]) <= float(pairs.square().min()) + 1e-12
+
+
+def test_leaves_are_compact() -> None:
+    """In two columns a box is as wide as its share of the points says, within a factor of two, for all but a few."""
+    z = torch.rand(4096, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    leaves = leaves_of(z, 16)
+    assert float((leaves.high - leaves.low).amax(1).median()) < 2.0 * (16 / 4096) ** 0.5

@@ -13,7 +13,8 @@ from rtgp.kernels import read_covariance
 from rtgp.operators import make_from_form
 from rtgp.preconditioners import Identity
 from rtgp.preconditioners import policy as policy_module
-from rtgp.preconditioners.policy import Policy, PolicySettings
+from rtgp.preconditioners.policy import Policy
+from rtgp.preconditioners.policy_settings import PolicySettings
 from rtgp.preconditioners.shape import Costs, DeviceCosts, Shape
 from rtgp.solvers import WhitenedSystem
 

@@ -19,7 +19,7 @@ from rtgp.distributed import Group
 from rtgp.kernels import KernelForm, read_kernel
 from rtgp.kernels.batches import small_blocks
 from rtgp.operators import DenseOperator, KernelOperator, ShardedOperator, TiledOperator, TritonOperator
-from rtgp.operators.triton import supported
+from rtgp.operators.gpu import supported
 
 # Relative to the largest entry. float32: products of up to 24 rounded entries, of which none cancels by design.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}

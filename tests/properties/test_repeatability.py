@@ -17,6 +17,7 @@ import rtgp
 import triton_mode
 from gp_models import airports, make
 from properties.eight import METHODS, NEW, data, fingerprint, fingerprints, fitted
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore::rtgp.errors.ApproximationWarning")  # Fourier features, few of them
 LIKELIHOODS = [name for name in METHODS if name not in ("svgp", "poe")]
@@ -32,7 +33,7 @@ def in_another_process(*arguments: str, threads: int) -> dict[str, dict[str, str
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rtgp.report import Curve, Report, Run, Table, write_report
+from waiting import PATIENCE
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium installed")
@@ -32,7 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chromium(page: Path, profile: Path, *flags: str) -> str:
     assert BROWSER is not None
     command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return done.stdout
 
 

@@ -50,7 +50,7 @@ def test_the_same_recurrence(n: int, r: int, preconditioned: bool, dtype: torch.
     for _ in range(1 if dtype == torch.float32 else 3):
         chunks = plain.advance(3), fused.advance(3)
         torch.testing.assert_close(chunks[1].direction, chunks[0].direction, rtol=tolerance, atol=tolerance)
-        wanted, got = (chunk.told() for chunk in chunks)
+        wanted, got = (chunk.log() for chunk in chunks)
         torch.testing.assert_close(got.table, wanted.table, rtol=tolerance, atol=tolerance)
         for j in range(3):
             assert got.active(j) == wanted.active(j)
@@ -68,7 +68,7 @@ def test_right_hand_sides_of_any_layout(device: str) -> None:
     found = []
     for layout in (rhs.contiguous(), rhs.T.contiguous().T, torch.cat([rhs, rhs], dim=1)[:, :3]):
         run = FusedIteration((lambda v: matrix @ v), layout, preconditioner, 1e-3, [slice(0, 3)], {}, 3)
-        found.append(run.advance(3).told().table)
+        found.append(run.advance(3).log().table)
     torch.testing.assert_close(found[1], found[0])
     torch.testing.assert_close(found[2], found[0])
 
@@ -78,10 +78,10 @@ def test_right_hand_sides_of_any_layout(device: str) -> None:
 def test_negative_curvature_is_told(device: str) -> None:
     matrix, _, rhs = system(40, 3, torch.float64, device)
     settings = (lambda v: -matrix @ v), rhs, Identity(), 1e-3, [slice(0, 3)], {}
-    assert FusedIteration(*settings, 2).advance(2).told().positive(0) is False
+    assert FusedIteration(*settings, 2).advance(2).log().positive(0) is False
     broken = torch.full_like(matrix, math.nan)
     settings = (lambda v: broken @ v), rhs, Identity(), 1e-3, [slice(0, 3)], {}
-    assert FusedIteration(*settings, 2).advance(2).told().positive(0) is False
+    assert FusedIteration(*settings, 2).advance(2).log().positive(0) is False
 
 
 @triton_mode.needs_triton

@@ -24,9 +24,8 @@ from rtgp.training import FitStatus
 from rtgp.training.problem import Problem
 
 GAIN = 5e-3  # per point
-CONVERGED = 0.8  # of the runs at the least; 285 of 296 when it was measured
-# A plateau, along which the gain is further away than the gradient tells, is not seen by a criterion of promises.
-MISSED = 0.02  # of the runs that say they have converged; 3 of 285 when it was measured
+CONVERGED = 0.8  # of the runs at the least; 300 of 300 when it was measured
+LEFT = 0.02  # of these may lie in another basin; none of 300 when it was measured
 
 
 @st.composite
@@ -123,8 +122,8 @@ def check(found: list[Judged], least: int) -> None:
     left = [one for one in converged if one.gain >= GAIN and one.left]
     words = f"{len(found)} runs, {len(converged)} converged, {len(left)} of them in another basin, {len(missed)} missed"
     assert len(converged) >= CONVERGED * len(found) >= CONVERGED * least, words
-    assert len(missed) <= max(1, MISSED * len(converged)), words
-    assert len(left) <= max(1, MISSED * len(converged)), words
+    assert not missed, words
+    assert len(left) <= max(1, LEFT * len(converged)), words
 
 
 def test_a_few() -> None:

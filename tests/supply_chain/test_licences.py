@@ -38,12 +38,13 @@ def licences(metadata: Any) -> set[str]:
     return {word} if word in WORDS else set()
 
 
-DEPENDENCIES = closure()
+DEPENDENCIES = closure("all")
 
 
 def test_the_closure_is_that_of_the_run_time() -> None:
     assert {"torch", "gpytorch", "numpy", "sympy", "markupsafe"} <= DEPENDENCIES.keys()
     assert not {"pytest", "ruff", "mypy", "botorch", "sphinx"} & DEPENDENCIES.keys()
+    assert {"airportsdata", "matplotlib", "pillow", "pyarrow"} <= DEPENDENCIES.keys() - closure().keys()
 
 
 @pytest.mark.parametrize("name", sorted(DEPENDENCIES))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rtgp
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 _PROGRAM = """
@@ -34,13 +35,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = folder / "source"
     copy.mkdir()
     tracked = ["pyproject.toml", "README.md", "LICENSE"]
-    for path in [*(ROOT / name for name in tracked), *(ROOT / "src").rglob("*")]:
+    beside = (ROOT / "reproduction").rglob("*")  # what must not get in
+    for path in [*(ROOT / name for name in tracked), *(ROOT / "src").rglob("*"), *beside]:
         if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path):
             target = copy / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
     command = [sys.executable, "-m", "pip", "wheel", str(copy), "--no-deps", "--no-build-isolation", "-q", "-w"]
-    subprocess.run([*command, str(folder)], check=True, timeout=120)
+    subprocess.run([*command, str(folder)], check=True, timeout=PATIENCE)
     (made,) = folder.glob("*.whl")
     return made
 
@@ -52,7 +54,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "-q"]
-    subprocess.run([*command, str(wheel)], check=True, timeout=120)
+    subprocess.run([*command, str(wheel)], check=True, timeout=PATIENCE)
     (site,) = folder.glob("lib/python*/site-packages")
     # Added as it is, without the .pth files in it, one of which names the source tree.
     line = f"import sys; sys.path.append({sysconfig.get_paths()['purelib']!r})\n"
@@ -60,9 +62,15 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def run(python: Path, *arguments: str, cwd: Path) -> str:
+def ended(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run([str(python), *arguments], cwd=cwd, env=plain, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [str(python), *arguments], cwd=cwd, env=plain, capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+def run(python: Path, *arguments: str, cwd: Path) -> str:
+    done = ended(python, *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,10 +84,10 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path) -> None:
         for path in (source / "rtgp").rglob("*")
         if path.is_file() and path.suffix not in (".pyc", ".pyo")
     }
-    assert {"rtgp/py.typed", "rtgp/reproduce/published.csv"} <= wanted
+    assert "rtgp/py.typed" in wanted
     assert any(name.startswith("rtgp/report/templates/") for name in wanted)
     assert wanted <= names
-    assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
+    assert not any(name.startswith(("tests", "benchmarks", "docs", "reproduction")) for name in names)
 
 
 @pytest.mark.slow
@@ -100,3 +108,12 @@ def test_its_command_fits_reports_and_predicts(python: Path, tmp_path: Path) -> 
     run(python, script, "predict", "model", "table.csv", "--output", "out.csv", cwd=tmp_path)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 41
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_reproduction_is_not_in_it_and_the_command_says_where(python: Path, tmp_path: Path) -> None:
+    done = ended(python, "-m", "rtgp", "reproduce", "list", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "clone of rtgp's repository" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -20,6 +20,7 @@ from gpytorch.priors import GammaPrior, NormalPrior, UniformPrior
 import rtgp
 from rtgp.training import CheckpointError, CheckpointWarning, FitStatus, fit
 from rtgp.training.checkpoint import CheckpointFolder, seal
+from rtgp.training.lbfgs import Surface
 
 KILLER = Path(__file__).with_name("killed_training.py")
 
@@ -96,6 +97,7 @@ class TestResume:
         fit(*two, method="rr-cg", steps=8, checkpoint=tmp_path, checkpoint_every=1)
         assert same(values(one[0]), values(two[0]))
 
+    @pytest.mark.slow
     def test_a_long_run_saves_ever_less_often(self, problem, tmp_path, monkeypatch):
         """Every tenth step at first; later a fiftieth of the steps may be lost. A run that goes on does the same."""
         saved, save = [], CheckpointFolder.save
@@ -120,6 +122,27 @@ class TestResume:
         monkeypatch.setattr(CheckpointFolder, "save", lambda folder, step, state: saved.append(step))
         fit(*problem(), method="cholesky", steps=25, checkpoint=tmp_path)
         assert saved[:2] == [0, 10]
+
+    @pytest.mark.parametrize("off, serves", [(1e-11, True), (1e-3, False)])
+    def test_lbfgs_goes_on_where_numbers_are_rounded_otherwise(self, problem, tmp_path, monkeypatch, off, serves):
+        """As on another kind of processor: its points differ from the recorded ones in their last digits. Points that
+        differ by more are another path, and are refused."""
+        run = {"method": "cholesky", "steps": 15}
+        wanted = fit(*problem(), **run)
+        fit(*problem(), **run, checkpoint=tmp_path, callback=lambda row, model: row["step"] == 6)
+        load = Surface.load_state_dict
+
+        def rounded(surface, state):
+            load(surface, state)
+            surface.points[1:] = [point * (1.0 + off) for point in surface.points[1:]]
+
+        monkeypatch.setattr(Surface, "load_state_dict", rounded)
+        if serves:
+            found = fit(*problem(), **run, checkpoint=tmp_path)
+            assert (found.steps, found.loss) == (wanted.steps, pytest.approx(wanted.loss, abs=1e-9))
+        else:
+            with pytest.raises(CheckpointError, match="takes another path"):
+                fit(*problem(), **run, checkpoint=tmp_path)
 
     def test_two_are_kept_and_nothing_else(self, problem, tmp_path):
         fit(*problem(), method="rr-cg", steps=10, checkpoint=tmp_path, checkpoint_every=2)

@@ -52,11 +52,33 @@ def test_it_ends_near_the_optimum_of_all_points() -> None:
 def test_it_is_taken_where_the_objective_is_lower(agrees: float) -> None:
     one = problem(method=rtgp.RRCG())
     before = one.objective_at(one.snapshot(), 0)
-    words = begin(one, 12, True, 0, neighbours=replace(SMALL, agrees=agrees))
+    words = begin(one, 12, True, 0, neighbours=replace(SMALL, agrees=agrees, clear=torch.inf))
     assert words.startswith("hyperparameters fitted by 12 neighbours of each point (")
     assert "per point higher at the given hyperparameters" in words
     assert ("per point higher at hyperparameters fitted by Cholesky on 12 of 300" in words) == (agrees == 0.0)
     assert one.objective_at(one.snapshot(), 0) < before
+
+
+@pytest.mark.parametrize("agrees, asked", [(1.0, 1), (0.0, 3)], ids=["believed", "not believed"])
+def test_given_hyperparameters_that_are_clearly_worse_are_not_estimated(
+    agrees: float, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, estimated = problem(method=rtgp.RRCG()), []
+    found = fit_by_neighbours(one, 0, SMALL)
+    assert isinstance(found, FirstFit)
+    assert found.before is not None
+    gained, original = found.before - found.objective, Problem.objective_at
+    assert gained > 0.0
+
+    def counted(self: Problem, values: list[torch.Tensor], seed: int) -> float | None:
+        estimated.append(values)
+        return original(self, values, seed)
+
+    monkeypatch.setattr(Problem, "objective_at", counted)
+    one = problem(method=rtgp.RRCG())
+    words = begin(one, 12, True, 0, neighbours=replace(SMALL, agrees=agrees, clear=0.5 * gained))
+    assert len(estimated) == asked
+    assert ("by the likelihood of neighbours the given hyperparameters are" in words) == (asked == 1)
 
 
 def test_it_is_not_taken_where_the_objective_is_higher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +103,7 @@ def test_it_is_not_taken_where_the_objective_is_higher(monkeypatch: pytest.Monke
         "the given hyperparameters (a fit by 12 neighbours of each point failed: no such luck; "
         "a fit by Cholesky on 100 of 300 points, drawn with seed 0 failed: nor this)"
     )
-    assert (
-        start_from_neighbours(one, rtgp.Vecchia(), 0) == "the given hyperparameters (a first fit failed: no such luck)"
-    )
+    assert start_from_neighbours(one, 20, 0) == "the given hyperparameters (a first fit failed: no such luck)"
     assert all(torch.equal(a, b) for a, b in zip(best, one.snapshot(), strict=True))
 
 

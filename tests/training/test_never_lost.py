@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import warnings
 from dataclasses import replace
@@ -21,13 +22,15 @@ from rtgp.objectives import CholeskyObjective, EstimateStats
 from rtgp.preconditioners.shape import Costs
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
 from rtgp.training.begin import start_from_subset
-from rtgp.training.headway import Headway, exact_possible
 from rtgp.training.newton import NewtonSettings
 from rtgp.training.obstacles import Situation
 from rtgp.training.outcome import combined
 from rtgp.training.problem import Problem
 from rtgp.training.restarts import train_from_several
 from rtgp.training.settings import TrainingSettings
+from rtgp.training.switch import SwitchSettings, exact_possible
+
+fit_module = importlib.import_module("rtgp.training.fit")  # the package has a function of that name
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
@@ -39,18 +42,18 @@ class TestObstacles:
         """Evaluations fail from the third on, until the state named is reached; the methods that were asked."""
         evaluate, asked = Problem._evaluate, []
 
-        def fails(self, contrast, information, hold):
+        def fails(self, contrast, information, hold, complete):
             asked.append(self.method)
             overcome = {"exact": self.exact, "float64": self.mll._objective.state_dict().get("warned", False)}[until]
             if len(asked) > 2 and not overcome:
                 raise error
-            return evaluate(self, contrast, information, hold)
+            return evaluate(self, contrast, information, hold, complete)
 
         monkeypatch.setattr(Problem, "_evaluate", fails)
         return asked
 
     @pytest.mark.parametrize("optimizer", ["average-information", "adam"])
-    def test_no_headway_leads_to_cholesky(self, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_progress_leads_to_cholesky(self, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
         X, y = airports(80)
         model = make(X, y)
         asked = self.failing(monkeypatch, ConvergenceError("Too slow. Wait."), "exact")
@@ -58,7 +61,7 @@ class TestObstacles:
         assert isinstance(asked[2], rtgp.RRCG)
         assert isinstance(asked[3], rtgp.Cholesky)
         assert isinstance(result.method, rtgp.Cholesky)
-        assert "made no headway (Too slow)" in result.method_reason
+        assert "made no progress (Too slow)" in result.method_reason
         assert result.loss_error == 0.0
 
     def test_exact_gradients_go_on_by_lbfgs(self, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
@@ -106,7 +109,7 @@ class TestObstacles:
         """Where it costs no more than they have, and where their number was not asked for."""
         X, y = airports(80)
         model = make(X, y)
-        without_end = TrainingSettings(NewtonSettings(least_settled=10**6), Headway(exact_steps=exact_steps))
+        without_end = TrainingSettings(NewtonSettings(least_settled=10**6), SwitchSettings(exact_steps=exact_steps))
         settings = {"steps": steps, "subset_start": False, "_settings": without_end}
         result = fit(model, model.likelihood, X, y, "rr-cg", **settings)
         assert isinstance(result.method, rtgp.Cholesky) == taken
@@ -124,11 +127,12 @@ class TestObstacles:
         long = replace(one, runs=(int(cost) + 2,) * 3)
         assert f"a factorisation costs as much as {int(cost)}" in long.why_cholesky(50, False)
         assert replace(one, runs=(900, 900)).why_cholesky(50, False) is None  # too few runs to tell
-        assert one.why_cholesky_at_last(60, int(14 * cost)) is None
-        assert "no end in 60 steps" in one.why_cholesky_at_last(60, int(16 * cost))
+        for ended, words in ((False, "no end in 60 steps"), (True, "the end found in 60 steps is made exact")):
+            assert one.why_cholesky_at_last(60, int(14 * cost), ended) is None
+            assert words in one.why_cholesky_at_last(60, int(16 * cost), ended)
         for other in (replace(one, method=rtgp.RRCG.paper()), replace(one, n=10**7)):
             assert replace(other, runs=(10**6,) * 3).why_cholesky(50, True) is None
-            assert other.why_cholesky_at_last(60, 10**9) is None
+            assert other.why_cholesky_at_last(60, 10**9, True) is None
         assert replace(one, frozen=True).most_iterations is None
 
     def test_cholesky_that_fails_too_leaves_the_best_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +140,11 @@ class TestObstacles:
         model, seen = make(X, y), []
         evaluate = Problem._evaluate
 
-        def fails(self, contrast, information, hold):
+        def fails(self, contrast, information, hold, complete):
             if self.exact or len(seen) > 2:
                 raise ConvergenceError("Too slow. Wait.")
             seen.append(parameters(self.model))
-            return evaluate(self, contrast, information, hold)
+            return evaluate(self, contrast, information, hold, complete)
 
         monkeypatch.setattr(Problem, "_evaluate", fails)
         result = fit(model, model.likelihood, X, y, "rr-cg", subset_start=False)
@@ -166,12 +170,12 @@ class TestObstacles:
 
     def test_a_run_is_bounded(self) -> None:
         """On 4,500 points 4,500 iterations are never the right answer."""
-        headway, cpu = Headway(), torch.device("cpu")
-        assert headway.limit(4500, 328, 12, cpu, exact_possible=True) <= 300
-        assert headway.limit(10**6, 2000, 12, cpu, exact_possible=False) == 1000
+        switch, cpu = SwitchSettings(), torch.device("cpu")
+        assert switch.limit(4500, 328, 12, cpu, exact_possible=True) <= 300
+        assert switch.limit(10**6, 2000, 12, cpu, exact_possible=False) == 1000
         # What costs as much as a factorisation: n^3 operations against 2 n r (n + thin k).
         thin = Costs().cpu.thin
-        assert headway.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + thin * 300)))
+        assert switch.cost(9000, 300, 10, cpu) == pytest.approx(9000**2 / (2 * 20 * (9000 + thin * 300)))
 
     def test_a_jitter_at_the_start_is_stated(self) -> None:
         """Every point twice, with known noise far below rounding."""
@@ -232,6 +236,48 @@ class TestInterruption:
         fit(again, again.likelihood, X, y, method, checkpoint=tmp_path, subset_start=False,
             callback=lambda row, _: steps.append(row["step"]))  # fmt: skip
         assert steps[0] in (4, 5)
+
+    def test_before_the_first_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """While starts are compared: the parameters are the given ones, wherever a fit has been."""
+        X, y = airports(80)
+        model = make(X, y)
+        given = parameters(model)
+
+        def interrupted(problem: Problem, *_: object) -> None:
+            for leaf in problem.leaves:
+                leaf.data += 1.0
+            problem.push()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(fit_module, "begin", interrupted)
+        with pytest.raises(FitInterrupted) as caught:
+            fit(model, model.likelihood, X, y, "rr-cg", subset_start=40)
+        assert caught.value.result.steps == 0
+        torch.testing.assert_close(parameters(model), given, rtol=1e-12, atol=1e-12)
+        gp = rtgp.GPRegressor(method=rtgp.Vecchia(), random_state=0)
+        monkeypatch.setattr(fit_module, "start_from_neighbours", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gp.fit(X.numpy(), y.numpy())
+        assert np.isfinite(gp.predict(X[:5].numpy(), return_std=True)).all()
+
+    def test_after_the_last_step(self, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+        """While the final loss is estimated: the parameters are those of the end, and a later run finishes there."""
+        X, y = airports(80)
+        whole, model = make(X, y), make(X, y)
+        fit(whole, whole.likelihood, X, y, "rr-cg", steps=6, subset_start=False)
+
+        def interrupted(session: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fit_module, "_final_loss", interrupted)
+            with pytest.raises(FitInterrupted) as caught:
+                fit(model, model.likelihood, X, y, "rr-cg", steps=6, subset_start=False, checkpoint=tmp_path)
+        assert caught.value.result.steps == 6
+        assert torch.equal(parameters(model), parameters(whole))
+        again = make(X, y)
+        fit(again, again.likelihood, X, y, "rr-cg", steps=6, subset_start=False, checkpoint=tmp_path)
+        assert torch.equal(parameters(again), parameters(whole))
 
     def test_the_estimator_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from rtgp.training.session import Session
@@ -368,7 +414,7 @@ class TestFinalLoss:
 
 
 def test_standard_errors_that_fail_do_not_cost_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rtgp.modelling import standard_errors
+    from rtgp.estimator import standard_errors
 
     def fails(*given):
         raise ConvergenceError("Did not reach the working precision.")

@@ -160,11 +160,21 @@ class TestPriors:
 
 class TestEnd:
     def test_message(self, synthetic):
-        result = fit(*at(synthetic, *DEFAULT), method="rr-cg")
+        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=60)
         assert result.status is FitStatus.CONVERGED
         assert result.message.startswith("converged: a further Newton step promises ")
         assert result.steps == len(result.history) < 40
         assert result.optimizer == "average-information"
+
+    def test_on_few_points_the_end_is_exact(self, synthetic):
+        """Cholesky then costs no more than the steps did, and hides no decrease in noise."""
+        result = fit(*at(synthetic, *DEFAULT), method="rr-cg")
+        assert result.status is FitStatus.CONVERGED
+        assert isinstance(result.method, rtgp.Cholesky)
+        assert "the end found in " in result.method_reason
+        assert result.loss_error == 0.0
+        model = at(synthetic, *DEFAULT)
+        assert result.loss == pytest.approx(fit(*model, method="cholesky").loss, abs=1e-6)
 
     def test_the_noise_left_costs_half_the_tolerance(self, synthetic):
         def cost(part: float) -> float:
@@ -212,7 +222,9 @@ class TestTrailing:
         for seed in range(seeds):
             generator, roots = torch.Generator().manual_seed(seed), []
 
-            def spoilt(self, contrast=False, information=None, hold=False, generator=generator, roots=roots):
+            def spoilt(
+                self, contrast=False, information=None, hold=False, complete=False, generator=generator, roots=roots
+            ):
                 found = evaluate(self, contrast, information)
                 metric, p = found.information, len(found.gradient)
                 if metric is not None:
@@ -231,6 +243,7 @@ class TestTrailing:
             found_runs.append((left, result.status))
         return zip(*found_runs, strict=True)
 
+    @pytest.mark.slow
     def test_a_metric_three_times_too_large(self, synthetic, wanted, monkeypatch):
         """Steps are divided by their number soon, and trail behind. No single gradient tells, the mean of many does.
         Measured over six runs: 5 tolerances, and 54 where training looks at single gradients."""
@@ -252,7 +265,7 @@ class TestStiffness:
     def run(self, synthetic, monkeypatch, part: float, stiffest: float):
         evaluate = Problem.evaluate
 
-        def soft(self, contrast=False, information=None, hold=False):
+        def soft(self, contrast=False, information=None, hold=False, complete=False):
             found = evaluate(self, contrast, information)
             return found if found.information is None else replace(found, information=part * found.information)
 
@@ -287,7 +300,7 @@ class TestWayBack:
         """Every evaluation passes through `change(call number, problem, evaluate)`; the points it was asked at."""
         evaluate, points = Problem.evaluate, []
 
-        def changed(self, contrast=False, information=None, hold=False):
+        def changed(self, contrast=False, information=None, hold=False, complete=False):
             points.append(self.point)
             return change(len(points) - 1, lambda: evaluate(self, contrast, information))
 
@@ -300,7 +313,7 @@ class TestWayBack:
             return replace(found, objective=found.objective + 100.0) if call in (1, 2) else found
 
         points = self.spoil(monkeypatch, rises)
-        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=5)
+        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=5, subset_start=False)
         first = points[1] - points[0]
         torch.testing.assert_close(points[2] - points[0], 0.5 * first)
         torch.testing.assert_close(points[3] - points[0], 0.25 * first)
@@ -320,7 +333,7 @@ class TestWayBack:
             return replace(found, stats=stats, gradient=gradient, contrast=noise * found.gradient)
 
         points = self.spoil(monkeypatch, turns)
-        fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=3)
+        fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=3, subset_start=False)
         first, second = points[1] - points[0], points[2] - points[0]
         assert torch.allclose(second, 0.5 * first) == back
 
@@ -359,7 +372,7 @@ class TestWayBack:
             return evaluate()
 
         points = self.spoil(monkeypatch, fails)
-        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=3)
+        result = fit(*at(synthetic, *DEFAULT), method="rr-cg", steps=3, subset_start=False)
         first = points[1] - points[0]
         for k in (2, 3, 4):
             torch.testing.assert_close(points[k] - points[0], 0.5 ** (k - 1) * first)
@@ -371,7 +384,7 @@ class TestWayBack:
 
         points = self.spoil(monkeypatch, fails)
         with pytest.raises(RTGPError, match="not definite"):
-            fit(*at(synthetic, *DEFAULT), method="rr-cg")
+            fit(*at(synthetic, *DEFAULT), method="rr-cg", subset_start=False)
         assert len(points) == 2  # once more by Cholesky
         torch.testing.assert_close(points[0], points[1])
 
@@ -387,7 +400,7 @@ class TestWayBack:
 
         points = self.spoil(monkeypatch, rises)
         model, likelihood, X, y = at(synthetic, *DEFAULT)
-        result = fit(model, likelihood, X, y, method="rr-cg", steps=7)
+        result = fit(model, likelihood, X, y, method="rr-cg", steps=7, subset_start=False)
         assert result.steps == len(result.history) == 7
         assert len(points) == 8  # one more than there are steps
         final = Problem(model, likelihood, X, y, rtgp.RRCG(), 0).point
@@ -403,7 +416,16 @@ class TestWayBack:
 
         points = self.spoil(monkeypatch, rises)
         model, likelihood, X, y = at(synthetic, *DEFAULT)
-        fit(model, likelihood, X, y, method=rtgp.RRCG.paper(), optimizer="average-information", steps=7)
+        fit(
+            model,
+            likelihood,
+            X,
+            y,
+            method=rtgp.RRCG.paper(),
+            optimizer="average-information",
+            steps=7,
+            subset_start=False,
+        )
         torch.testing.assert_close(Problem(model, likelihood, X, y, rtgp.RRCG(), 0).point, points[7])
 
     def test_failures_without_end_end_at_the_last_good_point(self, synthetic, monkeypatch):
@@ -415,7 +437,7 @@ class TestWayBack:
         points = self.spoil(monkeypatch, fails)
         model, *rest = at(synthetic, *DEFAULT)
         with pytest.warns(ConvergenceWarning, match="not definite"):
-            result = fit(model, *rest, method="rr-cg")
+            result = fit(model, *rest, method="rr-cg", subset_start=False)
         assert result.status is FitStatus.LIMIT
         assert len(points) < 14
         assert float((points[-1] - points[0]).abs().max()) < 0.02

@@ -46,23 +46,9 @@ def test_both_ways_agree(name: str) -> None:
     assert outcome.agree, str(outcome)
 
 
-# Open: both say that they have converged, and L-BFGS goes on from there.
-OPEN = {
-    ("spectral mixture", 4): "L-BFGS on frozen draws ends .009 per point too early",
-    ("spectral mixture", 6): "below Cholesky's end, but L-BFGS goes on for .029 per point",
-    ("botorch, additive saas", 6): "Newton's method ends .054 per point too early, along a ridge of 22 parameters",
-}
-RISKY = [
-    pytest.param(name, seed, marks=pytest.mark.xfail(reason=OPEN[name, seed], strict=False))
-    if (name, seed) in OPEN
-    else (name, seed)
-    for name in RISKIEST
-    for seed in range(10)
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seed"), RISKY)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", RISKIEST)
 def test_the_riskiest_agree_on_other_data(name: str, seed: int) -> None:
     outcome = compare(name, 100 + seed)
     assert not outcome.refused

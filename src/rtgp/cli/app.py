@@ -12,8 +12,8 @@ from rtgp.cli.compare import compare
 from rtgp.cli.demo import demo
 from rtgp.cli.diagnose import diagnose
 from rtgp.cli.fit import fit
+from rtgp.cli.help import Command, Program
 from rtgp.cli.info import info
-from rtgp.cli.plan import plan
 from rtgp.cli.predict import predict
 from rtgp.cli.reproduce import reproduce
 from rtgp.cli.terminal import command, set_debug
@@ -21,6 +21,7 @@ from rtgp.provenance import __version__
 
 app = typer.Typer(
     name="rtgp",
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -28,8 +29,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failure (a full disk, too little memory, or unexpected), 2 bad input. Results go to "
     "the standard output, all else to the standard error.",
 )
-for function in (demo, fit, predict, compare, info, diagnose, reproduce, plan):
-    app.command()(command(function))
+for function in (demo, fit, predict, compare, info, diagnose, reproduce):
+    app.command(cls=Command)(command(function))
 
 
 def _version(asked: bool) -> None:

@@ -9,18 +9,20 @@ from typing import Annotated
 import typer
 
 from rtgp.cli import options
-from rtgp.cli.files import check_file_output, read_data
+from rtgp.cli.files import Reading, check_file_output, read_data, say_notes
 from rtgp.cli.scoring import HEAD, Score, note, score
-from rtgp.cli.terminal import afterwards, on_terminal, say, show_table
+from rtgp.cli.terminal import afterwards, on_terminal, say, show_json, show_table
 from rtgp.datasets import Dataset
 from rtgp.errors import SettingError
 from rtgp.report import Report, Table, write_report
-from rtgp.report.picture import picture_of
+from rtgp.report.grids import picture_of
 
 
 def compare(
     data: options.Data,
     target: options.Target = None,
+    inputs: options.Inputs = None,
+    drop: options.Drop = None,
     methods: Annotated[
         str, typer.Option(metavar="NAMES", help=f"Names with commas between: of {', '.join(options.METHOD_NAMES)}.")
     ] = "cholesky,cg,rr-cg",
@@ -30,9 +32,13 @@ def compare(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
-    points: Annotated[int | None, typer.Option(min=5, help="Use this many rows, drawn at random.")] = None,
+    points: Annotated[int | None, typer.Option(metavar="N", min=5, help="Use this many rows, drawn at random.")] = None,
     report: options.Report = None,
+    json: options.Json = False,
+    preprocess: options.Preprocess = "auto",
     header: options.Header = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Fit one table by several methods and tabulate likelihood, errors and time.
@@ -43,7 +49,7 @@ def compare(
 
     \b
     rtgp compare houses.csv --target price
-    rtgp compare houses.csv --target price --methods cg,rr-cg --seed 1 --report report.html
+    rtgp compare houses.csv -t price --methods cg,rr-cg --report report.html
     rtgp compare elevators --data-dir data/ --points 4000
     """
     settings = options.regressor_settings(kernel, steps, learning_rate, seed, device, dtype)
@@ -52,14 +58,20 @@ def compare(
         raise SettingError(f"The option --methods names a method twice. Got {methods!r}.")
     if report is not None:
         check_file_output(report)
-    dataset = read_data(data, target, header, data_dir)
+    asked = options.table_settings(inputs, drop, preprocess)
+    made = read_data(data, target, Reading(header, separator, decimal), asked, data_dir)
+    say_notes(made)
+    dataset = made.dataset
     if points is not None:
         dataset = dataset.subset(points, seed)
     parts = dataset.split(seed, standardise=False)
     scores, problem = run_methods(chosen, parts.train, parts.test, settings)
     title = f"{dataset.target_name} of {dataset.name}: {len(parts.train)} training rows, {len(parts.test)} test rows"
     rows = [one.cells() for one in scores]
-    show_table(HEAD, rows, title, note(scores))
+    if json:
+        show_json({"title": title, "methods": [one.facts() for one in scores]})
+    else:
+        show_table(HEAD, rows, title, note(scores))
     if report is not None:
         names, target_name = dataset.feature_names, dataset.target_name
         with afterwards("The table above is complete", f"the report {str(report)!r}"):

@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rtgp.datasets import Dataset, Table, load, names, read_table
+from rtgp.cli.terminal import say
+from rtgp.datasets import Dataset, load, names
+from rtgp.datasets.dataset import check_finite
+from rtgp.datasets.numbers import numbers_of
 from rtgp.errors import InputError
 from rtgp.persistence.folder import DESCRIPTION_FILE
-from rtgp.report.files import write_text
+from rtgp.storage import write_text
+from rtgp.tables import Prepared, RawTable, TableSettings, prepare, read
+from rtgp.tables.columns import Category
+from rtgp.tables.reading import read_pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,15 +29,36 @@ LEAST_ROWS = 2
 _LARGEST_RECORD = 2**24  # bytes
 
 
-def read_data(data: str, target: str | None, header: bool | None, data_dir: Path | None) -> Dataset:
-    """A table of one's own, or a named set where there is no such file."""
+@dataclass(frozen=True)
+class Reading:
+    """How a file is read: what is None is found out."""
+
+    header: bool | None = None
+    separator: str | None = None
+    decimal: str | None = None
+
+    def read(self, data: str, text: Iterable[str] = ()) -> RawTable:
+        """The table in a file. text: columns that stay as they are written."""
+        return read(data, self.header, self.separator, self.decimal, text)
+
+    def pieces(self, data: str, text: Iterable[str] = ()) -> Iterator[RawTable]:
+        """The same a piece at a time, for a file of any length."""
+        return read_pieces(data, self.header, self.separator, self.decimal, text)
+
+
+def read_data(
+    data: str, target: str | None, reading: Reading, settings: TableSettings, data_dir: Path | None
+) -> Prepared:
+    """A table of one's own as numbers, or a named set where there is no such file."""
     if not Path(data).exists() and data in names():
-        dataset = load(data, data_dir)
-        if target is not None and target != dataset.target_name:
-            raise InputError(f"{data}: the target of this named set is {dataset.target_name!r}. Got {target!r}.")
+        made = Prepared(load(data, data_dir), None, ())
+        if target is not None and target != made.dataset.target_name:
+            raise InputError(f"{data}: the target of this named set is {made.dataset.target_name!r}. Got {target!r}.")
     else:
-        table = read_table(data, header)
-        dataset = table.dataset(_column(target, table))
+        table = reading.read(data, settings.text)
+        made = prepare(table, target, settings)
+        made = replace(made, notes=(*table.notes, *made.notes))
+    dataset = made.dataset
     if len(dataset) < LEAST_ROWS:
         raise InputError(f"{data}: expected at least {LEAST_ROWS} rows of data to learn from. Got {len(dataset)}.")
     if dataset.y.min() == dataset.y.max():
@@ -38,7 +66,13 @@ def read_data(data: str, target: str | None, header: bool | None, data_dir: Path
             f"{data}: the target {dataset.target_name!r} is constant ({dataset.y[0]:g} in all {len(dataset)} rows). "
             "Expected one that varies."
         )
-    return dataset
+    return made
+
+
+def say_notes(made: Prepared) -> None:
+    """What was found out and done, a sentence a line."""
+    for note in made.notes:
+        say(note if note.endswith(".") else f"{note}.")
 
 
 def frame_of(dataset: Dataset) -> pd.DataFrame:
@@ -48,23 +82,51 @@ def frame_of(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame(dataset.X, columns=list(dataset.feature_names))
 
 
-def read_inputs(data: str, features: Sequence[str], target: str | None, header: bool | None) -> pd.DataFrame:
-    """The model's input columns from a table, in the model's order; other columns are left out."""
+def load_model(folder: Path, device: str | None = None) -> Any:
+    """A saved model of one output."""
+    from rtgp.estimator.regressor import GPRegressor
+
+    regressor = GPRegressor.load(folder, device)
+    if regressor.n_outputs_ > 1:
+        raise InputError(
+            f"Expected a model of one output. {str(folder)!r} has {regressor.n_outputs_}: use it from Python, "
+            "rtgp.GPRegressor.load(folder), or save a model for each output."
+        )
+    return regressor
+
+
+def text_columns(regressor: Any) -> tuple[str, ...]:
+    """The columns of categories, whose cells are to be read as they are written."""
+    encoder = getattr(regressor, "table_encoder_", None)
+    return () if encoder is None else tuple(one.name for one in encoder.columns_ if isinstance(one, Category))
+
+
+def inputs_of(regressor: Any, table: RawTable, target: str | None, gaps: str = "error", first: int = 1) -> pd.DataFrame:
+    """The model's numeric inputs from rows of a table, each row by itself; other columns are left out. first: the
+    number of the first of them."""
     import pandas as pd
 
-    table = read_table(data, header)
-    frame = pd.DataFrame(table.values, columns=list(table.columns))
-    if _unnamed(table) and len(table.columns) == len(features):
-        frame.columns = pd.Index(list(features))  # a file without a header: by position
+    encoder, frame = getattr(regressor, "table_encoder_", None), table.frame
+    features = [str(name) for name in regressor.feature_names_in_] if encoder is None else list(encoder.names_in_)
+    if table.unnamed and frame.shape[1] == len(features):
+        frame = frame.set_axis(features, axis=1)  # a file without a header: by position
     missing = [name for name in features if name not in frame.columns]
     if missing:
         surplus = [name for name in frame.columns if name not in features and name != target]
         got = f" It has {_listed(surplus)} instead." if surplus else ""
         raise InputError(
-            f"{data}: no column {_listed(missing)}, which the model was trained with.{got} "
+            f"{table.path}: no column {_listed(missing)}, which the model was trained with.{got} "
             f"Expected the columns {_listed(features)}."
         )
-    return frame[list(features)]
+    if encoder is None:
+        values = numbers_of(frame[features], Path(table.path), "", first)
+        check_finite(values, tuple(features), table.path, first)
+        return pd.DataFrame(values, columns=features)
+    try:
+        made: pd.DataFrame = encoder.transform(frame, gaps=gaps, first=first)
+    except InputError as error:
+        raise InputError(f"{table.path}: {error}") from error
+    return made
 
 
 def check_file_output(path: Path) -> None:
@@ -123,22 +185,6 @@ def read_fit_record(folder: Path) -> dict[str, Any]:
 def _digest(folder: Path) -> str:
     """Of the description of the model, which holds the checksum of all of it."""
     return hashlib.sha256((folder / DESCRIPTION_FILE).read_bytes()).hexdigest()
-
-
-def _column(target: str | None, table: Table) -> str | int | None:
-    """A name; in a file without a header a position from 1, as its columns are called "column 1", "column 2", ..."""
-    if target is not None and target not in table.columns and target.strip() in table.columns:
-        return target.strip()  # as the file has it: spaces around the names of a CSV file are left out
-    if target is not None and target not in table.columns and target.isdigit() and _unnamed(table):
-        place = int(target)
-        if not 1 <= place <= len(table.columns):
-            raise InputError(f"{table.name}: no target column {place}. It has the columns 1 to {len(table.columns)}.")
-        return place - 1
-    return target
-
-
-def _unnamed(table: Table) -> bool:
-    return table.columns == tuple(f"column {i}" for i in range(1, len(table.columns) + 1))
 
 
 def _check_parent(path: Path) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from rtgp.cli import options
-from rtgp.cli.files import check_file_output, read_fit_record, read_inputs
-from rtgp.cli.terminal import say
-from rtgp.errors import SettingError
-from rtgp.regressor import GPRegressor
-from rtgp.report.files import write_text
-
-SUFFIXES = (".csv", ".txt")
+from rtgp.cli.files import Reading, check_file_output, inputs_of, load_model, read_fit_record, text_columns
+from rtgp.cli.help import READING, RESULT
+from rtgp.cli.predictions import check_kind
+from rtgp.cli.stream import write_pieces
+from rtgp.cli.terminal import say, show_json
+from rtgp.errors import InputError, SettingError
+from rtgp.tables import RawTable
+from rtgp.tables.encoder import GAPS as ENCODER_GAPS
 
 
 def predict(
@@ -25,60 +25,120 @@ def predict(
     data: Annotated[str, typer.Argument(help="Table with the model's input columns; others are left out.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE.csv", help="Where to write; by default the standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .csv, .csv.gz, .tsv or .parquet file; else printed.",
+            rich_help_panel=RESULT,
+        ),
     ] = None,
-    std: Annotated[bool, typer.Option("--std", help="Add the standard deviation of each prediction.")] = False,
+    std: Annotated[
+        bool, typer.Option("--std", help="Add the standard deviation of each prediction.", rich_help_panel=RESULT)
+    ] = False,
     interval: Annotated[
-        float | None, typer.Option(metavar="P", help="Add the ends of the central interval of probability P, as 0.9.")
+        float | None,
+        typer.Option(
+            metavar="P", help="Add the ends of the central interval of probability P, as 0.9.", rich_help_panel=RESULT
+        ),
     ] = None,
     latent: Annotated[
-        bool, typer.Option("--latent", help="Uncertainty of the function alone, without the noise of a measurement.")
+        bool,
+        typer.Option(
+            "--latent",
+            help="Uncertainty of the function alone, without the noise of a measurement.",
+            rich_help_panel=RESULT,
+        ),
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:0; by default as the model was trained.")
+        str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:0; by default as the model was trained.")
     ] = None,
+    ids: options.Ids = None,
+    gaps: Annotated[
+        str,
+        typer.Option(
+            "--gaps",
+            metavar="HOW",
+            help="impute: fill gaps where training had none. error: refuse them.",
+            rich_help_panel=READING,
+        ),
+    ] = "error",
+    json: options.Json = False,
     header: options.Header = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
 ) -> None:
-    """Predict the target for every row of a table: one row out for each row in, in order.
+    """Predict the target for every row of a table: one row out for each row in, in order. A table of any length is read
+    and written in pieces.
+
+    Columns that the model does not use are ignored. Those named by --id, here or in `rtgp fit`, are kept.
 
     [bold]Examples[/bold]
 
     \b
     rtgp predict model/ new.csv --output prices.csv
-    rtgp predict model/ new.csv --output prices.csv --std --interval 0.9
+    rtgp predict model/ new.csv --output prices.csv.gz --std --interval 0.9
+    rtgp predict model/ new.parquet --output prices.parquet --id key
     """
     if interval is not None and not 0.0 < interval < 1.0:
         raise SettingError(f"The option --interval must be a probability between 0 and 1. Got {interval}.")
+    options.check_choice("gaps", gaps, ENCODER_GAPS)
     if output is not None:
-        if output.suffix.lower() not in SUFFIXES:
-            raise SettingError(f"The output must be a {' or '.join(SUFFIXES)} file. Got {output.name!r}.")
+        check_kind(output)
         check_file_output(output)
-    regressor = GPRegressor.load(model, device)
-    features = [str(name) for name in regressor.feature_names_in_]
-    frame = read_inputs(data, features, read_fit_record(model).get("target"), header)
-    columns = {}
-    if std or interval is not None:
-        mean, deviation = regressor.predict(frame, return_std=True, include_noise=not latent)
-        columns["mean"] = mean
-        if std:
-            columns["std"] = deviation
-        if interval is not None:
-            half = NormalDist().inv_cdf(0.5 + interval / 2)
-            columns["lower"], columns["upper"] = mean - half * deviation, mean + half * deviation
+    regressor, record = load_model(model, device), read_fit_record(model)
+    asked = options.names_in(ids)
+    kept = asked or tuple(map(str, record.get("ids", ())))
+    reading = Reading(header, separator, decimal)
+    unknown: dict[str, set[str]] = {}
+
+    def predicted() -> Iterator[Any]:
+        first = 1
+        for table in reading.pieces(data, (*kept, *text_columns(regressor))):
+            if absent := [name for name in asked if name not in table.frame.columns]:
+                raise InputError(f"{data}: no column {', '.join(map(repr, absent))}, named by --id.")
+            frame = inputs_of(regressor, table, record.get("target"), gaps, first)
+            for name, words in _unknown(regressor, table).items():
+                unknown.setdefault(name, set()).update(words)
+            found = _predicted(regressor, frame, std, interval, latent)
+            columns = {name: table.frame[name].to_numpy() for name in kept if name in table.frame.columns}
+            yield found.assign(**columns)[[*columns, *found.columns]] if columns else found
+            first += len(found)
+
+    if json and output is None:
+        rows = [dict(zip(one.columns, row, strict=True)) for one in predicted()
+                for row in one.astype(object).to_numpy().tolist()]  # fmt: skip
+        show_json(rows)
     else:
-        columns["mean"] = regressor.predict(frame)
-    text = _csv(columns)
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    write_text(output, text)
-    say(f"{len(frame)} predictions written to {output}.")
+        count = write_pieces(predicted(), output)
+        if json:
+            show_json({"predictions": str(output), "rows": count})
+        if output is not None:
+            say(f"{count} predictions written to {output}.")
+    for name, new in unknown.items():
+        some = ", ".join(map(repr, sorted(new)[:5])) + (" ..." if len(new) > 5 else "")
+        say(f"{name!r}: the model does not know {some}; these rows are predicted from their other columns.")
 
 
-def _csv(columns: dict[str, np.ndarray]) -> str:
-    """Comma-separated, to the last bit."""
-    buffer = io.StringIO()
-    buffer.write(",".join(columns) + "\n")
-    for row in zip(*(np.asarray(column, dtype=np.float64).tolist() for column in columns.values()), strict=True):
-        buffer.write(",".join(map(repr, row)) + "\n")
-    return buffer.getvalue()
+def _predicted(regressor: Any, frame: Any, std: bool, interval: float | None, latent: bool) -> Any:
+    import pandas as pd
+
+    if not std and interval is None:
+        return pd.DataFrame({"mean": regressor.predict(frame)})
+    mean, deviation = regressor.predict(frame, return_std=True, include_noise=not latent)
+    columns = {"mean": mean}
+    if std:
+        columns["std"] = deviation
+    if interval is not None:
+        half = NormalDist().inv_cdf(0.5 + interval / 2)
+        columns["lower"], columns["upper"] = mean - half * deviation, mean + half * deviation
+    return pd.DataFrame(columns)
+
+
+def _unknown(regressor: Any, table: RawTable) -> dict[str, list[str]]:
+    encoder = getattr(regressor, "table_encoder_", None)
+    known = set(table.frame.columns)
+    if encoder is None or not known.issuperset(encoder.names_in_):  # a file without names, read by position
+        return {}
+    found: dict[str, list[str]] = encoder.unknown(table.frame)
+    return found

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rtgp import distributed
-from rtgp.baselines import POE
 from rtgp.cli.terminal import FAILURE, say_of_rank, set_rank
 from rtgp.distributed import Group
-from rtgp.methods import CG, RRCG, AnyMethod
-
-_SPREAD: dict[str, type[CG] | type[RRCG] | type[POE]] = {"auto": RRCG, "rr-cg": RRCG, "cg": CG, "poe": POE}
+from rtgp.methods import METHODS, AnyMethod
+from rtgp.operators.choose import SHARDED
 
 
 @contextmanager
@@ -27,7 +25,7 @@ def ranks(timeout: float, device: str) -> Iterator[Group]:
         yield group
     except BaseException as error:
         words = f"{type(error).__name__}: {error}".splitlines()[0]
-        distributed.stop(words, alone=not distributed.is_everywhere(error))
+        distributed.stop(words, alone=not distributed.is_on_every_rank(error))
         raise
     distributed.stop()
 
@@ -38,7 +36,8 @@ def spread(method: str) -> str | AnyMethod:
     "auto" is RR-CG whatever n is: Cholesky would leave all ranks but one without work, and the number of ranks, which
     may change from one run to the next, must not change the method.
     """
-    return _SPREAD[method](operator="sharded") if method in _SPREAD else method
+    kind = METHODS["rr-cg" if method == "auto" else method]
+    return kind(operator=SHARDED) if kind.spreads else method
 
 
 def _end(words: str) -> None:

@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
+import rtgp
 from rtgp.cli import options
 from rtgp.cli.terminal import FAILURE, say, show_pairs, show_table
-from rtgp.errors import SettingError
+from rtgp.errors import NotInstalledError, SettingError
+from rtgp.extras import needs
 
 OUTPUT = Path("reproduction")
+PACKAGE = "reproduction"
 
 
 def reproduce(
@@ -35,12 +38,16 @@ def reproduce(
         float | None, typer.Option(metavar="SECONDS", help="Stop after this time; the same command goes on later.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that run cells side by side, on one card too. Times mean little then.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Processes that run cells side by side, on one card too. Times mean little then."
+        ),
     ] = 1,
 ) -> None:
     """Run the paper's experiments again and say what comes out.
 
-    Cells that have rows in the output folder are not run again. The exit code is 1 if a check or a cell fails.
+    Works in a clone of the repository, whose folder "reproduction" has the experiments. Cells that have rows in the
+    output folder are not run again. The exit code is 1 if a check or a cell fails.
 
     [bold]Examples[/bold]
 
@@ -50,13 +57,15 @@ def reproduce(
     rtgp reproduce all --quick --output quick/
     rtgp reproduce table1 --device cuda --workers 6 --time-limit 570 --only split=10
     """
-    from rtgp import reproduce as paper
+    _find_package()
+    with needs("report", "`rtgp reproduce`"):
+        import reproduction as paper
 
     if item == "list":
         show_pairs([(spec.name, f"{spec.title}: {spec.claim}") for spec in paper.ITEMS.values()])
         return
     if item == "docs":
-        from rtgp.reproduce.docs import document
+        from reproduction.docs import document
 
         typer.echo(document(output or OUTPUT), nl=False)
         return
@@ -88,6 +97,18 @@ def reproduce(
     say(f"Report written to {page}.")
     if failures or any(one.verdict.failed for one in outcomes):
         raise typer.Exit(FAILURE)
+
+
+def _find_package() -> None:
+    """Put the root of the checkout that rtgp runs from on Python's path, where the package `reproduction` lies."""
+    root = Path(rtgp.__file__).parents[2]
+    if not (root / "src" / "rtgp").is_dir() or not (root / PACKAGE / "__init__.py").is_file():
+        raise NotInstalledError(
+            "`rtgp reproduce` runs from a clone of rtgp's repository only, since an installed rtgp does not have the "
+            "folder 'reproduction': clone it and run `pip install -e '.[all]'` there."
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))  # processes that are spawned take it over
 
 
 def _filters(only: list[str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,19 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtgp.baselines import SGGP, Vecchia
 from rtgp.cli.files import frame_of
 from rtgp.datasets import Dataset
-from rtgp.methods import CG, RFF, Cholesky
+from rtgp.errors import RTGPError
+from rtgp.estimator.fitting import is_exact
+from rtgp.estimator.regressor import GPRegressor
+from rtgp.estimator.words import Remark, remark_on, run_of
+from rtgp.methods import AnyMethod, Cholesky
 from rtgp.mll import MarginalLogLikelihood
-from rtgp.modelling.fitting import is_exact
-from rtgp.models import ExpertsModel, VariationalModel
 from rtgp.objectives.reading import copied, own_data
-from rtgp.regressor import GPRegressor
 from rtgp.report import Predictions, Run, coverage, nll, rmse
 
-# Whose own estimate of the likelihood is off by more than its standard error.
-BIASED: dict[type[Any], str] = {CG: "plain CG", RFF: "RFF", SGGP: "sgGP", Vecchia: "Vecchia"}
 EXACT_UP_TO = 8000  # points: half a gigabyte and some seconds for one Cholesky factor
 
 
@@ -73,30 +70,27 @@ class Score:
             str(self.iterations) if self.iterations else "–",
         ]
 
+    def facts(self) -> dict[str, Any]:
+        """The same as `cells`, for a script."""
+        return {
+            "method": self.method,
+            "log_marginal_likelihood_per_row": self.log_likelihood,
+            "log_marginal_likelihood_error": self.error,
+            "log_marginal_likelihood_is": self.remark.short if self.remark else "exact or unbiased",
+            "rmse": self.rmse,
+            "nll": self.nll,
+            "coverage of 90% intervals": self.coverage,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "iterations": self.iterations,
+            "hyperparameters": self.regressor.hyperparameters_,
+        }
+
     def run(self) -> Run:
         """For the report."""
         return run_of(self.regressor, self.method, self.predictions)
 
 
-@dataclass(frozen=True)
-class Remark:
-    """On a log likelihood that is no estimate of the exact one."""
-
-    mark: str  # behind the number
-    short: str
-    words: str
-
-
-LOWER_BOUND = Remark(
-    "†",
-    "a lower bound",
-    "A lower bound of the log marginal likelihood (the evidence lower bound of SVGP), not the value itself.",
-)
-EXPERTS = Remark(
-    "‡",
-    "of experts, each on its own rows",
-    "The mean over POE's experts, each on its own rows, as if these were independent of all others.",
-)
 HEAD = ["method", "log marginal likelihood / n", "RMSE", "NLL", "90% coverage", "seconds", "steps", "iterations"]
 NOTE = (
     "Log marginal likelihood per training point at each method's final hyperparameters{how}; NLL per held-out point; "
@@ -105,26 +99,11 @@ NOTE = (
 )
 
 
-def remark_on(regressor: Any, exactly: bool) -> Remark | None:
-    """What is to be said of the regressor's log likelihood; `exactly`: it was computed by Cholesky."""
-    if isinstance(regressor.model_, VariationalModel):
-        return LOWER_BOUND
-    if isinstance(regressor.model_, ExpertsModel):
-        return EXPERTS
-    name = BIASED.get(type(regressor.method_))
-    if name is None or exactly:
-        return None
-    return Remark(
-        "*",
-        f"biased: {name}'s own estimate",
-        f"Biased: {name}'s own estimate is off by an unknown amount that ± does not cover, so a higher number here is "
-        "no better fit; compare by NLL and RMSE.",
-    )
-
-
-def score(method: str, train: Dataset, test: Dataset, settings: dict[str, Any]) -> Score:
-    """Train on `train` (in original units), predict `test`."""
-    regressor = GPRegressor(method=method, **settings)
+def score(
+    name: str, train: Dataset, test: Dataset, settings: dict[str, Any], method: str | AnyMethod | None = None
+) -> Score:
+    """Train on `train` (in original units), predict `test`. name: of the row, and of the method where none is given."""
+    regressor = GPRegressor(method=name if method is None else method, **settings)
     begin = time.perf_counter()
     regressor.fit(frame_of(train), train.y)
     seconds = time.perf_counter() - begin
@@ -132,9 +111,9 @@ def score(method: str, train: Dataset, test: Dataset, settings: dict[str, Any]) 
     likelihood, error = log_likelihood_per_point(regressor)
     rows = regressor.history_.rows
     return Score(
-        method=method,
+        method=name,
         regressor=regressor,
-        predictions=Predictions(test.y, mean, std),
+        predictions=Predictions(test.y, mean, std, places=test.X if test.X.shape[1] == 2 else None),
         unit=float(np.std(train.y)),
         log_likelihood=likelihood,
         error=error,
@@ -173,37 +152,26 @@ def _can_be_exact(model: Any) -> bool:
     return is_exact(model) and len(own_data(model)[1]) <= EXACT_UP_TO
 
 
-def run_of(regressor: Any, name: str, predictions: Predictions | None) -> Run:
-    """A fitted regressor as the report wants it."""
-    result = regressor.fit_result_
-    settings = {
-        "method": regressor.method_,
-        "chosen because": regressor.method_reason_,
-        "start": result.start,
-        "ended": result.message,
-        "steps": result.steps,
-        "seconds": f"{result.seconds:.1f}",
+def relevance_of(regressor: Any) -> dict[str, float]:
+    """What each input contributes; nothing where that cannot be computed, for it must not cost anyone the rest."""
+    try:
+        return dict(regressor.relevance_)
+    except RTGPError:
+        return {}
+
+
+def facts_of(regressor: Any) -> dict[str, Any]:
+    """What a fitted regressor is, for a script."""
+    return {
+        "method": type(regressor.method_).__name__,
+        "method_reason": regressor.method_reason_,
+        "kernel": str(regressor.kernel),
+        "status": regressor.fit_result_.status.value,
+        "message": regressor.fit_result_.message,
+        "steps": regressor.fit_result_.steps,
+        "seconds": regressor.fit_result_.seconds,
+        "log_marginal_likelihood": regressor.log_marginal_likelihood_value_,
+        "log_marginal_likelihood_error": regressor.log_marginal_likelihood_error_,
+        "hyperparameters": regressor.hyperparameters_,
+        "hyperparameter_errors": regressor.hyperparameter_errors_,
     }
-    errors = {key: float(value) for key, value in (regressor.hyperparameter_errors_ or {}).items() if value == value}
-    values = {key: float(value) for key, value in regressor.hyperparameters_.items()}
-    return Run(name, regressor.history_.rows, values, errors, settings, predictions)
-
-
-def likelihood_words(regressor: Any) -> str:
-    """The log marginal likelihood of a fitted regressor, and what it is."""
-    value, error = regressor.log_marginal_likelihood_value_, regressor.log_marginal_likelihood_error_
-    remark = remark_on(regressor, exactly=False)
-    number = f"{value:.2f}" + (f" ± {error:.2f}" if error else "")
-    if remark is not None:
-        return f"{number}, {remark.short}" if error else f"{number} ({remark.short})"
-    return number if error else f"{number} (exact)"
-
-
-def value_words(regressor: Any) -> list[tuple[str, str]]:
-    """(name, value with its standard error where known) of each hyperparameter."""
-    errors = regressor.hyperparameter_errors_ or {}
-    rows = []
-    for name, value in regressor.hyperparameters_.items():
-        error = errors.get(name, math.nan)
-        rows.append((name, f"{value:.5g}" + ("" if math.isnan(error) else f" ± {error:.2g}")))
-    return rows

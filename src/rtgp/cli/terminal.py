@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich import box
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rtgp.distributed import everywhere, is_everywhere
+from rtgp.distributed import is_on_every_rank, on_every_rank
 from rtgp.errors import OutOfMemoryError, RTGPError, StorageError
 from rtgp.memory import enough_memory
 
@@ -79,7 +81,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
             raise
         except RTGPError as error:
             code = FAILURE if isinstance(error, _NOT_THE_INPUT) else BAD_INPUT
-            raise _fail(str(error), code, is_everywhere(error)) from error
+            raise _fail(str(error), code, is_on_every_rank(error)) from error
         except BrokenPipeError:  # the reader of our output has gone: nothing to say, and nobody to say it to
             raise
         except Exception as error:
@@ -90,9 +92,10 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def afterwards(done: str, following: str) -> Iterator[None]:
-    """Around what follows finished work: an error in it says that the work is kept.
+    """A context for what follows finished work: an error in it says that the work is kept.
 
-    done: the finished work, as "The model was saved to 'm'". following: what is made here, as "its report 'r.html'".
+    `done` is the finished work, as "The model was saved to 'm'". `following` is what is made here, as "its report
+    'r.html'".
     """
     try:
         with enough_memory("It", "Take a machine with more memory"):
@@ -102,7 +105,7 @@ def afterwards(done: str, following: str) -> Iterator[None]:
     except Exception as error:
         why = str(error) if isinstance(error, RTGPError) else _unexpected(error)
         kept = AfterwardsError(f"{done}, but {following} could not be made: {why}")
-        raise (everywhere(kept) if is_everywhere(error) else kept) from error
+        raise (on_every_rank(kept) if is_on_every_rank(error) else kept) from error
 
 
 def _unexpected(error: Exception) -> str:
@@ -127,13 +130,34 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = 
         console.print(Text(note, style="dim"), soft_wrap=True)
 
 
-def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values on the standard output, one pair a line, whatever characters they hold."""
+def show_pairs(rows: Sequence[tuple[str, str]], flush: bool = False) -> None:
+    """Names and values on the standard output, one pair a line, whatever characters they hold.
+
+    flush: whether they are to be seen before the work goes on.
+    """
     if _rank.get() != 0:
         return
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {one_line(value)}")
+    if flush:
+        sys.stdout.flush()
+
+
+def show_json(content: Any) -> None:
+    """One JSON document on the standard output; what is no number is null."""
+    if _rank.get() == 0:
+        typer.echo(json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else str(value)
 
 
 def one_line(words: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def numbers_of(frame: pd.DataFrame, path: Path, hint: str = "", first: int = 1) -> Array:
-    """The frame as an array. first: the number of its first row among the rows of data, counted from 1."""
+    """The frame as an array. `first` is the number of its first row among the rows of data, counted from 1."""
     import pandas as pd
 
     values = np.empty(frame.shape)

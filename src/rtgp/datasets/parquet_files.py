@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ from rtgp.datasets.dataset import Array
 from rtgp.datasets.limits import check_columns, check_expansion
 from rtgp.datasets.numbers import numbers_of
 from rtgp.errors import InputError
+from rtgp.extras import needs
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyarrow.parquet import FileMetaData
 
 _NUMBER = 8  # bytes of one
@@ -21,8 +24,15 @@ _THRIFT_LIST = 1_000_000  # entries of its longest list
 
 def read_parquet(path: Path) -> tuple[tuple[str, ...], Array]:
     """(names, values); what pandas has stored as the index of a frame is left out."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
+    frame = parquet_frame(path)
+    return tuple(frame.columns), numbers_of(frame, path)
+
+
+def parquet_frame(path: Path) -> pd.DataFrame:
+    """The columns as they are, text as categories; what pandas has stored as the index of a frame is left out."""
+    with needs("data", "A Parquet file"):
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
 
     try:
         limits = {"thrift_string_size_limit": _THRIFT_STRING, "thrift_container_size_limit": _THRIFT_LIST}
@@ -43,11 +53,36 @@ def read_parquet(path: Path) -> tuple[tuple[str, ...], Array]:
     except (ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({error!s:.200}).") from error
     frame.columns = names
-    return names, numbers_of(frame, path)
+    return frame
 
 
-def _check(path: Path, metadata: FileMetaData) -> list[str]:
-    """Hold what the footer claims against the file; the names of the columns of text."""
+def parquet_pieces(path: Path, cells: int) -> Iterator[pd.DataFrame]:
+    """The columns in frames of at most so many cells. Their index counts the rows of data from 0."""
+    with needs("data", "A Parquet file"):
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+    try:
+        limits = {"thrift_string_size_limit": _THRIFT_STRING, "thrift_container_size_limit": _THRIFT_LIST}
+        with ParquetFile(path, memory_map=False, **limits) as file:
+            texts = _check(path, file.metadata, whole=False)
+        with ParquetFile(path, memory_map=False, read_dictionary=texts, **limits) as file:
+            index = _index_of(file.schema_arrow.metadata)
+            names = [str(name) for name in file.schema_arrow.names if name not in index]
+            rows, done = max(1, cells // max(1, len(names))), 0
+            for batch in file.iter_batches(batch_size=rows, columns=names, use_threads=False):
+                frame = batch.to_pandas(ignore_metadata=True, use_threads=False, date_as_object=False)
+                frame.index += done
+                done += len(frame)
+                yield frame[names]
+    except (ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not a readable Parquet file ({error!s:.200}).") from error
+
+
+def _check(path: Path, metadata: FileMetaData, whole: bool = True) -> list[str]:
+    """Hold what the footer claims against the file; the names of the columns of text. whole: all rows at once."""
     rows, columns = metadata.num_rows, metadata.num_columns
     check_columns(path, columns)
     width, texts = 0, []
@@ -60,7 +95,8 @@ def _check(path: Path, metadata: FileMetaData) -> list[str]:
         width += max(_NUMBER, column.length or 0)
         if column.physical_type == "BYTE_ARRAY":
             texts.append(name)  # read as a dictionary: one long text may be repeated at no cost to the file
-    check_expansion(path, rows * width)
+    if whole:
+        check_expansion(path, rows * width)
     return texts
 
 

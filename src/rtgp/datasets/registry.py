@@ -11,8 +11,10 @@ import numpy as np
 
 from rtgp.datasets.dataset import Dataset
 from rtgp.datasets.download import download
+from rtgp.datasets.spatial import READERS
 from rtgp.datasets.tables import read_table
 from rtgp.errors import InputError, SettingError
+from rtgp.extras import needs
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,25 @@ _SETS: dict[str, tuple[Source, ...]] = {
         ),
     ),
     "precipitation": (Source("precipitation.csv.gz", header=True), Source("precipitation.csv", header=True)),
+    **{name: tuple(Source(f"{name}.csv{packed}") for packed in (".xz", ".gz", "")) for name in READERS},
 }
 _AIRPORTS = "us-airports"
 
 
 def names() -> tuple[str, ...]:
-    """The names that `load` knows."""
+    """The names that `load` knows.
+
+    Returns
+    -------
+    tuple of str
+        One for each named data set.
+
+    Examples
+    --------
+    >>> from rtgp import datasets
+    >>> "us-airports" in datasets.names()
+    True
+    """
     return (*_SETS, _AIRPORTS)
 
 
@@ -63,7 +78,36 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """A named data set, in original units.
 
     Its file is looked for in `data_dir`, in the folder named by the environment variable RTGP_DATA, and in the user's
-    cache; then it is downloaded into the cache where a public archive has it. "us-airports" needs no file.
+    cache. Where a public archive has it, it is then downloaded into the cache. "us-airports" needs no file, but the
+    extra `rtgp[data]`.
+
+    "britain-magnetic", "osborne-magnetic" and "heaton-satellite" are cleaned as `rtgp.datasets.spatial` says. The
+    second is split by flight line, the third by the test rows of the published comparison.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+    data_dir : path, optional
+        The folder to look in first.
+
+    Returns
+    -------
+    Dataset
+        Inputs, target and their names.
+
+    Raises
+    ------
+    SettingError
+        If the name is unknown.
+    InputError
+        If the file is not found, or is no table of numbers.
+
+    Examples
+    --------
+    >>> from rtgp import datasets
+    >>> datasets.load("us-airports").feature_names
+    ('longitude', 'latitude')
     """
     if name == _AIRPORTS:
         return _us_airports()
@@ -106,6 +150,8 @@ def _folders(data_dir: str | Path | None) -> list[Path]:
 
 
 def _read(name: str, source: Source, path: Path) -> Dataset:
+    if name in READERS:
+        return READERS[name](path)
     table = read_table(path, header=source.header)
     columns = source.columns
     if not columns:
@@ -119,7 +165,8 @@ def _read(name: str, source: Source, path: Path) -> Dataset:
 
 def _us_airports() -> Dataset:
     """(longitude, latitude) in degrees -> elevation in feet of the airports of the contiguous United States."""
-    import airportsdata
+    with needs("data", f"The data set {_AIRPORTS!r}"):
+        import airportsdata
 
     rows = np.array(
         [

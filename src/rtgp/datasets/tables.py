@@ -21,14 +21,42 @@ FORMATS = "'.csv', '.csv.gz', '.txt', '.txt.gz', '.parquet' or '.npz'"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of finite float64 numbers; which of them is a target is not yet said."""
+    """Named columns of finite numbers, before one of them is chosen as the target.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        The names of the columns.
+    values : numpy.ndarray
+        The numbers in float64, (n, columns).
+    name : str
+        The name of the table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rtgp.datasets import Table
+    >>> Table(("a", "b"), np.arange(6.0).reshape(3, 2), "some").dataset(target="a")
+    Dataset('some', n=3, d=1, target='a', original units)
+    """
 
     columns: tuple[str, ...]
-    values: Array  # (n, columns)
+    values: Array
     name: str
 
     def dataset(self, target: str | int | None = None) -> Dataset:
-        """The column `target` (a name, a position from 0, or None for the last) against all others."""
+        """One column against all others.
+
+        Parameters
+        ----------
+        target : str, int or None
+            The name of the target, its position from 0, or None for the last column.
+
+        Returns
+        -------
+        Dataset
+            The target and the inputs.
+        """
         place = self._place(target)
         if len(self.columns) < 2:
             raise InputError(f"{self.name}: at least one input column and the target. Got only {self.columns[0]!r}.")
@@ -55,22 +83,69 @@ class Table:
 
 
 def read(path: str | Path, target: str | int | None = None, header: bool | None = None) -> Dataset:
-    """A file of numbers as a data set; `target` is a column's name or position, the last column by default."""
+    r"""A file of numbers as a data set.
+
+    Parameters
+    ----------
+    path : path
+        A CSV, Parquet or NPZ file.
+    target : str, int or None
+        The name of the target, its position from 0, or None for the last column.
+    header : bool, optional
+        Whether the first line of a CSV names the columns. By default this is found out.
+
+    Returns
+    -------
+    Dataset
+        The target and the inputs.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from rtgp import datasets
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "some.csv")
+    ...     _ = path.write_text("size,price\n1,10\n2,21\n")
+    ...     datasets.read(path, target="price")
+    Dataset('some', n=2, d=1, target='price', original units)
+    """
     return read_table(path, header).dataset(target)
 
 
 def read_table(path: str | Path, header: bool | None = None) -> Table:
-    """A CSV, Parquet or NPZ file. `header=None` finds out whether the first line of a CSV names the columns.
+    r"""A file of numbers as a table.
 
     An NPZ holds `X` (n, d), and where known `y` (n,), `feature_names` and `target_name`; y becomes the last column.
+
+    Parameters
+    ----------
+    path : path
+        A CSV, Parquet or NPZ file. A CSV may be compressed by gzip.
+    header : bool, optional
+        Whether the first line of a CSV names the columns. By default this is found out.
+
+    Returns
+    -------
+    Table
+        The columns, without a choice of target.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is no table of finite numbers.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from rtgp import datasets
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "some.csv")
+    ...     _ = path.write_text("size,price\n1,10\n2,21\n")
+    ...     datasets.read_table(path).columns
+    ('size', 'price')
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file. Expected a table in {FORMATS}.")
-    inner = Path(path.stem) if path.suffix.lower() == ".gz" else Path(path.name)
-    kind = inner.suffix.lower()
-    if kind not in (".csv", ".txt", ".parquet", ".npz"):
-        raise InputError(f"{path}: unknown kind of table {kind!r}. Expected {FORMATS}.")
+    kind, name = kind_of(path)
     with enough_memory(f"{path}", "Read fewer rows or columns, or take a machine with more memory"):
         check_size(path)
         if kind == ".parquet":
@@ -79,11 +154,27 @@ def read_table(path: str | Path, header: bool | None = None) -> Table:
             columns, values = read_npz(path)
         else:
             columns, values = read_csv(path, header)
-        repeated = sorted(column for column, count in Counter(columns).items() if count > 1)
-        if repeated:
-            some = ", ".join(f"{column!r:.80}" for column in repeated[:10])
-            raise InputError(f"{path}: column name(s) {some} given more than once. Rename them.")
+        check_names(path, columns)
         if values.size == 0:
             raise InputError(f"{path}: no rows of data. Expected at least one.")
         check_finite(values, columns, str(path))
-        return Table(columns, values, inner.stem)
+        return Table(columns, values, name)
+
+
+def kind_of(path: Path) -> tuple[str, str]:
+    """(the kind of a table by its suffix, its name without it); of an existing file."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file. Expected a table in {FORMATS}.")
+    inner = Path(path.stem) if path.suffix.lower() == ".gz" else Path(path.name)
+    kind = inner.suffix.lower()
+    if kind not in (".csv", ".txt", ".parquet", ".npz"):
+        raise InputError(f"{path}: unknown kind of table {kind!r}. Expected {FORMATS}.")
+    return kind, inner.stem
+
+
+def check_names(path: Path, columns: tuple[str, ...]) -> None:
+    """Each column has a name of its own."""
+    repeated = sorted(column for column, count in Counter(columns).items() if count > 1)
+    if repeated:
+        some = ", ".join(f"{column!r:.80}" for column in repeated[:10])
+        raise InputError(f"{path}: column name(s) {some} given more than once. Rename them.")

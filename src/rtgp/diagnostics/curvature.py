@@ -14,17 +14,20 @@ import torch
 from torch import Tensor
 
 from rtgp.diagnostics.draws import Units
+from rtgp.diagnostics.settings import DEFAULT, MeasureSettings
 from rtgp.diagnostics.subject import Subject
 from rtgp.methods import RRCG, Cholesky
 from rtgp.mll import MarginalLogLikelihood
+from rtgp.precision import SILENT
 
-_TOLERANCE = 1e-4  # of the solves: far more than a first-order prediction deserves
 
-
-def information_of(subject: Subject, units: Units, cholesky: bool, seed: int) -> Tensor:
+def information_of(
+    subject: Subject, units: Units, cholesky: bool, seed: int, settings: MeasureSettings = DEFAULT.measure
+) -> Tensor:
     """(p, p) float64 in the units of `units`; rows of NaN for parameters that act through the inputs of a kernel."""
     model, generator = subject.model, torch.Generator().manual_seed(seed)
-    mll = MarginalLogLikelihood(model.likelihood, model, Cholesky() if cholesky else RRCG(), generator)
+    method = Cholesky() if cholesky else RRCG()
+    mll = MarginalLogLikelihood(model.likelihood, model, method, generator, _notices=SILENT)
     trained = [parameter for parameter in mll.parameters() if parameter.requires_grad]
     left_out = [parameter for parameter in trained if id(parameter) not in units.places]
     for parameter in left_out:  # of a column for every weight of a network nothing would be used
@@ -32,7 +35,7 @@ def information_of(subject: Subject, units: Units, cholesky: bool, seed: int) ->
     try:
         prior = model(subject.X)
         covered = mll.knows_information(prior, subject.y)
-        found = mll.evaluate(prior, subject.y, information=_TOLERANCE, iterations=None).information
+        found = mll.evaluate(prior, subject.y, information=settings.information, iterations=None).information
     finally:
         mll.release()
         for parameter in left_out:
@@ -56,10 +59,10 @@ class Shift:
 
 
 def predicted_shift(bias: Tensor, covariance: Tensor, information: Tensor) -> Shift:
-    """To first order, for a bias (p,) that is known up to a covariance (p, p).
+    """The first-order shift for a bias (p,) that is known up to a covariance (p, p).
 
-    One unit of prior information on every logarithm: what the data do not determine does not run away. The cost,
-    1/2 b^T A^-1 b, is reduced by what the uncertainty of the bias alone adds to it.
+    Every logarithm has one unit of prior information, so that what the data do not determine does not run away. The
+    cost, 1/2 b^T A^-1 b, is reduced by what the uncertainty of the bias alone adds to it.
     """
     known = torch.isfinite(information.diagonal())
     size, error = torch.full_like(bias, math.nan), torch.full_like(bias, math.nan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -14,24 +13,18 @@ from rtgp.diagnostics.curvature import Shift, information_of, predicted_shift
 from rtgp.diagnostics.draws import Sample
 from rtgp.diagnostics.fourier import fourier_limit
 from rtgp.diagnostics.measure import Measurement, mean_covariance, measure
-from rtgp.diagnostics.result import NEGLIGIBLE, Cost, Diagnosis, HyperparameterBias, ValueBias
-from rtgp.diagnostics.subject import Subject, read_subject
-from rtgp.diagnostics.system import SubjectSystem
+from rtgp.diagnostics.result import Cost, Diagnosis, HyperparameterBias, ValueBias
+from rtgp.diagnostics.settings import DiagnosisSettings, JudgementSettings
+from rtgp.diagnostics.subject import Subject, SubjectSystem, read_subject
 from rtgp.diagnostics.value import Course, course_of
 from rtgp.diagnostics.verdict import verdict
-from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, PrecisionWarning, SettingError
-from rtgp.methods import CG, RRCG, Method, resolve_method
-from rtgp.objectives import EstimateStats
+from rtgp.errors import RTGPError, SettingError
+from rtgp.methods import CG, RRCG, Method, plain_cg, resolve_method, roulette
+from rtgp.objectives import EstimateSettings, EstimateStats
+from rtgp.precision import PrecisionSettings, decide_after
 from rtgp.preconditioners import PivotedCholesky
 from rtgp.preconditioners.shape import Shape
-from rtgp.solvers.system import ROUNDING_LIMIT
 from rtgp.truncation import ResidualDriven
-
-EXACT_UP_TO = 3000  # points: Cholesky is the reference
-_DRAWS = ((EXACT_UP_TO, 16), (20_000, 8))  # up to so many points, so many draws
-_FEWEST_DRAWS = 4
-_FALSE_ALARM = 0.01  # probability that any unbiased hyperparameter is called biased
-_CAP = 5  # times CG's iterations: how long to look for the end of its series
 
 
 def diagnose(
@@ -44,57 +37,86 @@ def diagnose(
     dtype: str | None = None,
     draws: int | None = None,
     seed: int = 0,
+    _settings: DiagnosisSettings | None = None,
 ) -> Diagnosis:
-    """The bias of plain CG at given hyperparameters, with its sign and size, and what RR-CG would do instead.
+    """Measure the bias of plain CG at given hyperparameters, and what RR-CG would do instead.
 
-    subject: a GPyTorch ExactGP with its training data, or a fitted GPRegressor, diagnosed at its present
-    hyperparameters and left as it is; or a Dataset, or X (n, d) with y (n,), for which hyperparameters are fitted first
-    (by Cholesky, on at most 1000 rows; standardised).
-    method: "cg", or rtgp.CG(iterations=..., ...). rr_cg: what to compare with, rtgp.RRCG() by default.
-    kernel, dtype: for bare data only: a GPyTorch kernel (default: scaled RBF, one lengthscale for each input) and
-    "float32" (default) or "float64".
-    draws: gradient estimates of each kind, by default 16 up to 3000 points, 8 up to 20000, 4 beyond.
+    Parameters
+    ----------
+    subject : gpytorch.models.ExactGP, GPRegressor, Dataset or array
+        A model with its training data, or a fitted estimator, is diagnosed at its present hyperparameters and left as
+        it is. For a Dataset, or for X (n, d) with y, hyperparameters are fitted first (by Cholesky, on at most 1000
+        rows; standardised).
+    y : array, optional
+        The targets (n,), where `subject` is X.
+    method : str or CG
+        "cg", or an object such as `rtgp.CG(iterations=50)`.
+    rr_cg : RRCG, optional
+        What to compare with. By default `rtgp.RRCG()`.
+    kernel : gpytorch.kernels.Kernel, optional
+        For bare data only. By default a scaled RBF kernel with one lengthscale for each input.
+    dtype : {"float32", "float64"}, optional
+        For bare data only. By default float32.
+    draws : int, optional
+        Gradient estimates of each kind. By default 16 up to 3000 points, 8 up to 20000, 4 beyond.
+    seed : int
+        The seed of all random numbers.
+
+    Returns
+    -------
+    Diagnosis
+        Figures, tables and a verdict in words; `print` shows them.
+
+    Examples
+    --------
+    >>> import gpytorch, torch, rtgp
+    >>> X = torch.linspace(0, 1, 60, dtype=torch.float64)[:, None]
+    >>> y = torch.sin(20 * X[:, 0]) + 0.1 * torch.cos(90 * X[:, 0])
+    >>> kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(0.5))
+    >>> found = rtgp.diagnose(X, y, method=rtgp.CG(iterations=2), kernel=kernel, draws=2, dtype="float64")
+    >>> found.name, found.n, found.exact
+    ('CG(2)', 60, True)
     """
-    asked = resolve_method(method)
-    if not isinstance(asked, CG):
+    asked = plain_cg(method)
+    if asked is None:
         raise SettingError(
             "The 'method' parameter of diagnose must be 'cg' or rtgp.CG(...), whose bias is to be measured. "
-            f"Got {asked!r:.60} instead."
+            f"Got {resolve_method(method)!r:.60} instead."
         )
-    if rr_cg is not None and not isinstance(rr_cg, RRCG):
+    rr = RRCG() if rr_cg is None else roulette(rr_cg)
+    if rr is None:
         raise SettingError(f"The 'rr_cg' parameter of diagnose must be an rtgp.RRCG. Got {rr_cg!r:.60} instead.")
     for name, value, least in (("draws", 2 if draws is None else draws, 2), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise SettingError(
                 f"The '{name}' parameter of diagnose must be an integer from {least}. Got {value!r} instead."
             )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrecisionWarning)  # the diagnosis says it itself
-        found = read_subject(subject, y, kernel, dtype, seed)
-        count = _draws_for(len(found.y)) if draws is None else draws
-        rr = RRCG() if rr_cg is None else rr_cg
-        try:
-            return _diagnose(found, asked, rr, count, seed, "")
-        except (NotPositiveDefiniteError, ConvergenceError) as error:
-            if found.X.dtype == torch.float64:
-                raise
-            return _diagnose(found.to(torch.float64), asked, rr, count, seed, str(error))
+    settings = _settings or DiagnosisSettings()
+    found = read_subject(subject, y, kernel, dtype, seed, settings.subject)
+    count = settings.measure.draws_for(len(found.y)) if draws is None else draws
+    try:
+        return _diagnose(found, asked, rr, count, seed, "", settings)
+    except RTGPError as error:
+        precision = decide_after(error, found.X.dtype)
+        if precision is None:
+            raise
+        return _diagnose(found.to(precision.dtype), asked, rr, count, seed, str(error), settings)
 
 
-def _draws_for(n: int) -> int:
-    return next((count for limit, count in _DRAWS if n <= limit), _FEWEST_DRAWS)
-
-
-def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure: str) -> Diagnosis:
-    # Every draw stands for itself: a solution kept from the one before would make the y-solve look free.
-    cg, rr = replace(cg, warm_start=False), replace(rr, warm_start=False)
+def _diagnose(
+    subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure: str, settings: DiagnosisSettings
+) -> Diagnosis:
+    # Every draw stands for itself: a solution kept from the one before would make the y-solve look free. And what is
+    # measured is what random draws cost, which on a few dozen points an automatic setting does without.
+    random = replace(rr._settings or EstimateSettings(), exact_points=0)
+    cg, rr = replace(cg, warm_start=False), replace(rr, warm_start=False, _settings=random)
     n, dtype = len(subject.y), subject.X.dtype
     wide = subject if dtype == torch.float64 else subject.to(torch.float64)
-    measured = measure(subject, wide, cg, rr, draws, seed, exact=n <= EXACT_UP_TO)
+    measured = measure(subject, wide, cg, rr, draws, seed, settings.measure)
     system = SubjectSystem(wide)
-    information = information_of(wide, measured.units, measured.exact is not None, seed)
-    cap = max(_CAP * cg.iterations, 100)
-    course, rr_course = (course_of(system, one, cap, seed) for one in (cg, rr))
+    information = information_of(wide, measured.units, measured.exact is not None, seed, settings.measure)
+    cap = max(settings.measure.cap * cg.iterations, 100)
+    course, rr_course = (course_of(system, one, cap, seed, settings.measure) for one in (cg, rr))
     certain = torch.zeros_like(information)
     shift = predicted_shift(measured.bias.mean(0), mean_covariance(measured.bias), information)
     stats = measured.cg.stats[0]
@@ -107,7 +129,7 @@ def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure
         origin=subject.origin,
         draws=draws,
         exact=measured.exact is not None,
-        hyperparameters=_hyperparameters(measured, shift),
+        hyperparameters=_hyperparameters(measured, shift, settings.judgement),
         left_out=tuple(measured.units.left_out),
         log_det=_log_det(cg.iterations, course, measured),
         quadratic=_quadratic(measured),
@@ -115,7 +137,7 @@ def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure
         distance_in_nats=predicted_shift(measured.gradient, measured.gradient_covariance, information).cost,
         condition=stats.condition,
         rounding=system.system.limits(dtype).rounding,  # also where the objective took float64 by itself
-        rounding_limit=ROUNDING_LIMIT,
+        rounding_limit=PrecisionSettings().rounding,
         rounding_in_nats=predicted_shift(measured.rounding, certain, information).cost,
         float32_failure=failure,
         iterations_to_percent=(course.iterations_to_percent, rr_course.iterations_to_percent),
@@ -124,20 +146,23 @@ def _diagnose(subject: Subject, cg: CG, rr: RRCG, draws: int, seed: int, failure
         rr_cg_cost=_cost(measured.rr),
         reasons=_reasons(rr, measured.rr, n),
         verdict="",
-        fourier=fourier_limit(wide, system, seed),
+        fourier=fourier_limit(wide, system, seed, settings.fourier),
+        judgement=settings.judgement,
     )
     return replace(found, verdict=verdict(found))
 
 
-def _hyperparameters(measured: Measurement, shift: Shift) -> tuple[HyperparameterBias, ...]:
+def _hyperparameters(
+    measured: Measurement, shift: Shift, settings: JudgementSettings
+) -> tuple[HyperparameterBias, ...]:
     bias, truncation, entries = measured.bias, measured.truncation, measured.units.entries
     draws = len(bias)
     bias_error = bias.std(0) / math.sqrt(draws)
-    threshold = _threshold(draws, len(entries))
+    threshold = _threshold(draws, len(entries), settings.false_alarm)
     # An input without influence has a gradient of nearly zero, of which rounding is no small part: no finding.
-    floor = NEGLIGIBLE * float(measured.cg_converged.gradients.abs().max())
+    floor = settings.negligible * float(measured.cg_converged.gradients.abs().max())
     detected = bias.mean(0).abs() > threshold * bias_error + floor
-    shift_detected = detected.any() & (shift.size.abs() > threshold * shift.error + NEGLIGIBLE)
+    shift_detected = detected.any() & (shift.size.abs() > threshold * shift.error + settings.negligible)
     columns = {
         "gradient": measured.gradient,
         "gradient_error": measured.gradient_covariance.diagonal().sqrt(),
@@ -165,11 +190,11 @@ def _hyperparameters(measured: Measurement, shift: Shift) -> tuple[Hyperparamete
     )
 
 
-def _threshold(draws: int, count: int) -> float:
-    """Standard errors beyond which a bias is no chance, for `count` hyperparameters together (Bonferroni)."""
+def _threshold(draws: int, count: int, false_alarm: float) -> float:
+    """Standard errors beyond which a bias is not by chance, for `count` hyperparameters together (Bonferroni)."""
     from scipy.special import stdtrit  # quantiles of Student's t
 
-    return float(stdtrit(draws - 1, 1.0 - _FALSE_ALARM / (2 * count)))
+    return float(stdtrit(draws - 1, 1.0 - false_alarm / (2 * count)))
 
 
 def _log_det(iterations: int, course: Course, measured: Measurement) -> ValueBias:
@@ -184,7 +209,7 @@ def _log_det(iterations: int, course: Course, measured: Measurement) -> ValueBia
 
 
 def _error(values: Tensor) -> float:
-    """Of the mean; one value alone has an unknown one."""
+    """The standard error of the mean; unknown for one value alone."""
     return float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 

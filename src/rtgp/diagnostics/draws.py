@@ -21,6 +21,7 @@ from rtgp.errors import UnsupportedModelError
 from rtgp.methods import Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats, KrylovObjective, Objective, Truncation
+from rtgp.precision import SILENT
 from rtgp.preconditioners import PivotedCholesky
 from rtgp.training import hyperparameters
 
@@ -91,7 +92,7 @@ def _log_factor(root: torch.nn.Module, name: str, parameter: Tensor) -> tuple[Te
 
 
 @dataclass(frozen=True)
-class Converged:
+class Converged(Method):
     """The method with every series run to working precision: its probes, without its truncation."""
 
     method: Method
@@ -128,10 +129,12 @@ class Estimator:
     """One method at the hyperparameters of a subject."""
 
     def __init__(self, subject: Subject, method: Method, keep: bool = False) -> None:
-        """keep: hold what the method holds between calls, a preconditioner that the draws do not depend on."""
+        """`keep` keeps what the method holds between calls, a preconditioner that the draws do not depend on."""
         self._subject, self._keep = subject, keep
         self._generator = torch.Generator()
-        self._mll = MarginalLogLikelihood(subject.model.likelihood, subject.model, method, self._generator)
+        model = subject.model
+        # Silent: the diagnosis says it itself.
+        self._mll = MarginalLogLikelihood(model.likelihood, model, method, self._generator, _notices=SILENT)
         self.units = Units(self._mll)
 
     def sample(self, seeds: Sequence[int]) -> Sample:

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from rtgp.diagnostics.draws import Converged, Estimator, Sample, Units
+from rtgp.diagnostics.settings import MeasureSettings
 from rtgp.diagnostics.subject import Subject
 from rtgp.methods import CG, RRCG, Cholesky
 from rtgp.preconditioners import PivotedCholesky
-
-_ROUNDING_DRAWS = 2  # the same probes in float32 and float64: the difference hardly varies
-_CONVERGED = {torch.float32: None, torch.float64: 1e-6}  # error ratio; None: the working precision
-_HELPER = 4  # times the rank that costs one product: it is made once for all draws
 
 
 @dataclass(frozen=True)
@@ -58,22 +55,28 @@ def mean_covariance(draws: Tensor) -> Tensor:
     return torch.cov(draws.T).reshape(p, p) / m
 
 
-def measure(subject: Subject, wide: Subject, cg: CG, rr: RRCG, draws: int, seed: int, exact: bool) -> Measurement:
-    """wide: the subject in float64."""
+def measure(
+    subject: Subject, wide: Subject, cg: CG, rr: RRCG, draws: int, seed: int, settings: MeasureSettings
+) -> Measurement:
+    """Measure the gradients of CG and of RR-CG, and what they are compared with. `wide` is the subject in float64."""
     n, dtype = len(subject.y), subject.X.dtype
+    exact = n <= settings.exact_up_to
     seeds = [(seed << 20) + k for k in range(draws)]
     # Probes that do not depend on the preconditioner allow a better one, made once, which ends the series sooner.
-    rank = min(n, _HELPER * math.isqrt(2 * n * (2 + cg.probes)))
+    rank = min(n, settings.helper * math.isqrt(2 * n * (2 + cg.probes)))
     helper = None if cg.probe_kind == "preconditioner" else PivotedCholesky(rank)
 
+    def tolerance(dtype: torch.dtype) -> float | None:
+        return settings.converged if dtype == torch.float64 else None
+
     def end_of_cg(where: Subject, seeds: list[int]) -> Sample:
-        converged = Converged(cg, _CONVERGED[where.X.dtype], helper)
+        converged = Converged(cg, tolerance(where.X.dtype), helper)
         return Estimator(where, converged, keep=helper is not None).sample(seeds)
 
     cg_converged = end_of_cg(subject, seeds)
     rounding = torch.zeros_like(cg_converged.gradients[0])
     if dtype != torch.float64:
-        few = seeds[:_ROUNDING_DRAWS]
+        few = seeds[: settings.rounding_draws]
         rounding = (cg_converged.gradients[: len(few)] - end_of_cg(wide, few).gradients).mean(0)
     cholesky = Estimator(wide, Cholesky())
     return Measurement(
@@ -81,7 +84,7 @@ def measure(subject: Subject, wide: Subject, cg: CG, rr: RRCG, draws: int, seed:
         cg=Estimator(subject, cg).sample(seeds),
         cg_converged=cg_converged,
         rr=Estimator(subject, rr).sample(seeds),
-        rr_converged=Estimator(subject, Converged(rr, _CONVERGED[dtype])).sample(seeds),
+        rr_converged=Estimator(subject, Converged(rr, tolerance(dtype))).sample(seeds),
         exact=cholesky.sample(seeds[:1]) if exact else None,
         rounding=rounding,
     )

@@ -17,16 +17,24 @@ from gpytorch.models import GP, ExactGP
 from torch import Tensor
 
 from rtgp.datasets import Dataset
+from rtgp.diagnostics.settings import DEFAULT, SubjectSettings
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
+from rtgp.kernels.names import name_inputs
 from rtgp.methods import Cholesky
-from rtgp.objectives.reading import check_model, copied, has_data, held_inputs, own_data
+from rtgp.objectives.reading import (
+    check_model,
+    check_one_output,
+    copied,
+    has_data,
+    own_data,
+    read,
+    refuse_several_outputs,
+)
+from rtgp.operators import make_from_form
 from rtgp.ownership import without_cycles
+from rtgp.precision import DTYPES, SILENT
+from rtgp.solvers import WhitenedSystem
 from rtgp.training import fit
-
-FIT_ROWS = 1000  # bare data: hyperparameters are fitted by Cholesky on at most so many rows
-_FIT_STEPS, _FIT_TOLERANCE = 60, 1e-6
-_NOISE_FLOOR = 1e-6  # of the target's variance
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,14 @@ class Subject:
         return Subject(model, X, y, self.origin)
 
 
-def read_subject(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, seed: int) -> Subject:
+def read_subject(
+    subject: Any,
+    y: Any,
+    kernel: Kernel | None,
+    dtype: str | None,
+    seed: int,
+    settings: SubjectSettings = DEFAULT.subject,
+) -> Subject:
     """A GPyTorch model, anything fitted that holds one as `model_`, a Dataset, or X with y."""
     held = getattr(subject, "model_", None)
     model = held if isinstance(held, GP) else subject
@@ -59,12 +74,17 @@ def read_subject(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None,
                     "To diagnose it on other data, call model.set_train_data first."
                 )
         return _of_model(model)
+    if isinstance(held, list):
+        raise UnsupportedModelError(
+            f"Expected an estimator of one output. Got {len(held)} with a model each: diagnose one of them, such as "
+            "rtgp.diagnose(gp.estimators_[0])."
+        )
     if not isinstance(subject, Dataset) and (isinstance(subject, torch.nn.Module) or hasattr(subject, "get_params")):
         raise UnsupportedModelError(
             "Expected a gpytorch.models.ExactGP, a fitted rtgp.GPRegressor, a Dataset, or X and y. "
             f"Got {type(subject).__name__}" + (": fit it first." if hasattr(subject, "get_params") else ".")
         )
-    return _of_data(subject, y, kernel, dtype, seed)
+    return _of_data(subject, y, kernel, dtype, seed, settings)
 
 
 def _of_model(model: Any) -> Subject:
@@ -76,7 +96,8 @@ def _of_model(model: Any) -> Subject:
             "model.set_train_data(X, y, strict=False) first."
         )
     check_model(model, model.likelihood, "rtgp.diagnose(model)")
-    held_inputs(model)  # one tensor of one model
+    check_one_output(model, model.likelihood, "rtgp.diagnose", predicts=False)
+    refuse_several_outputs(model, "a diagnosis")
     own = copied(model)[0].train()
     X, y = own_data(own)
     return Subject(own, X, y, "the model's present ones")
@@ -96,7 +117,9 @@ class _Regression(ExactGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def _of_data(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, seed: int) -> Subject:
+def _of_data(
+    subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, seed: int, settings: SubjectSettings
+) -> Subject:
     if isinstance(subject, Dataset):
         if y is not None:
             raise InputError("Expected a Dataset alone: it holds its target. Got 'y' too; leave it out.")
@@ -112,22 +135,35 @@ def _of_data(subject: Any, y: Any, kernel: Kernel | None, dtype: str | None, see
         raise InputError(f"Expected at least 3 rows and a target that varies. Got {len(data)} row(s) of {data.name!r}.")
     if kernel is not None and not isinstance(kernel, Kernel):
         raise SettingError(f"The 'kernel' parameter must be a GPyTorch kernel or None. Got {kernel!r:.80} instead.")
-    if dtype not in (None, *_DTYPES):
+    if dtype not in (None, *DTYPES):
         raise SettingError(f"The 'dtype' parameter must be 'float32' or 'float64'. Got {dtype!r} instead.")
-    working = _DTYPES[dtype or "float32"]
+    working = DTYPES[dtype or "float32"]
     standard = data.standardised()
     X, target = torch.tensor(standard.X, dtype=working), torch.tensor(standard.y, dtype=working)
     n = len(data)
-    index = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:FIT_ROWS]
+    index = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: settings.rows]
     made = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1])) if kernel is None else copy.deepcopy(kernel)
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_NOISE_FLOOR))
+    if isinstance(subject, Dataset) and not subject.unnamed:
+        name_inputs(made, subject.feature_names)
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(settings.noise_floor))
     model = without_cycles(_Regression(X[index], target[index], likelihood, made).to(working))
     with torch.no_grad():
         likelihood.noise = math.log(2.0)
     result = fit(
-        model, likelihood, X[index], target[index], Cholesky(), steps=_FIT_STEPS, seed=seed, tolerance=_FIT_TOLERANCE
-    )
+        model, likelihood, X[index], target[index], Cholesky(), steps=settings.steps, seed=seed,
+        tolerance=settings.tolerance, _notices=SILENT,
+    )  # fmt: skip
     model.set_train_data(X, target, strict=False)
-    rows = f"all {n}" if n <= FIT_ROWS else f"{FIT_ROWS} of {n}"
+    rows = f"all {n}" if n <= settings.rows else f"{settings.rows} of {n}"
     origin = f"fitted by Cholesky on {rows} rows, standardised ({result.steps} steps)"
     return Subject(model.train(), X, target, origin)
+
+
+class SubjectSystem:
+    """K + noise at the hyperparameters of a subject, whitened, and what is left of y once the mean is taken off."""
+
+    def __init__(self, subject: Subject) -> None:
+        batch = read(subject.model, subject.model.likelihood)
+        self.system = WhitenedSystem(make_from_form(batch.form), batch.noise.detach())
+        residual = batch.residual.detach()[:, None].to(self.system.dtype)
+        self.target = self.system.whiten(residual)  # (n, 1)

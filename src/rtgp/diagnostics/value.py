@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp.diagnostics.system import SubjectSystem
+from rtgp.diagnostics.settings import MeasureSettings
+from rtgp.diagnostics.subject import SubjectSystem
 from rtgp.estimators import draw_probes, log_det_series, quadratic_series
 from rtgp.methods import CG, RRCG
+from rtgp.objectives import EstimateSettings
 from rtgp.preconditioners.policy import Policy
 from rtgp.solvers import CGStatus, Output, conjugate_gradients
 from rtgp.truncation import fixed
-
-_TOLERANCE = 1e-3  # error ratio at which a column ends: the values' own errors go with its square
-_PERCENT = 1e-2
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,13 @@ class Course:
         return -float(self.quadratic[iterations:].sum())
 
 
-def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Course:
+def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int, settings: MeasureSettings) -> Course:
     """One run with the method's preconditioner: y and as many probes as the method has."""
     system, n = of.system, of.system.size
     generator = torch.Generator().manual_seed(seed)
-    preconditioner, _ = Policy(method.preconditioner, 1, 2 + method.probes).preconditioner(system, generator, False)
+    settings_of_policy = (method._settings or EstimateSettings()).policy
+    policy = Policy(method.preconditioner, 1, 2 + method.probes, settings=settings_of_policy)
+    preconditioner, _ = policy.preconditioner(system, generator, False)
     probes = draw_probes("preconditioner", n, method.probes, preconditioner, generator, system.dtype, system.device)
     run = conjugate_gradients(
         system.matmul,
@@ -52,12 +53,12 @@ def course_of(of: SubjectSystem, method: CG | RRCG, cap: int, seed: int) -> Cour
         [Output(0, None)],
         preconditioner,
         reference={0: float(n)},
-        tolerance=_TOLERANCE,
+        tolerance=settings.value,
     )
     scale = run.squares[0].clone()
     scale[0] = float(n)
     worst = (run.squares / scale).max(1).values.sqrt()  # (J + 1,)
-    below = (worst <= _PERCENT).nonzero()
+    below = (worst <= settings.percent).nonzero()
     return Course(
         log_det=log_det_series(run, slice(1, None)),
         quadratic=quadratic_series(run, 0),

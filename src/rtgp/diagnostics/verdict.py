@@ -6,10 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from rtgp.diagnostics.result import MATERIAL_COST, Diagnosis, HyperparameterBias
-
-_NEAR = 0.01  # nats per point from the optimum within which the figures are those of the optimum
-_VISIBLE = 0.01  # a shift of less than 1% is not worth a word
+from rtgp.diagnostics.result import Diagnosis, HyperparameterBias
 
 
 def verdict(found: Diagnosis) -> str:
@@ -20,7 +17,7 @@ def verdict(found: Diagnosis) -> str:
             f"float32 cannot serve this system ({found.float32_failure.split(':')[0].rstrip('.')}): use float64, in "
             "which all else here was measured."
         )
-    elif found.rounding > found.rounding_limit or found.rounding_in_nats >= MATERIAL_COST:
+    elif found.rounding > found.rounding_limit or found.rounding_in_nats >= found.judgement.material:
         words.append(
             f"{found.dtype} is too coarse here, for every method alike: rounding the kernel matrix amounts to "
             f"{found.rounding:.2g} times the noise (trusted up to {found.rounding_limit:g}) and costs "
@@ -44,7 +41,7 @@ def verdict(found: Diagnosis) -> str:
             f"{found.name} shows no bias here, in {found.draws} draws. The roulette makes no difference to the result; "
             f"RR-CG costs {_ratio(found)}."
         )
-    if found.distance_in_nats > max(found.cost_in_nats, _NEAR * found.n):
+    if found.distance_in_nats > max(found.cost_in_nats, found.judgement.near * found.n):
         words.append("(These hyperparameters are not an optimum yet: diagnose again after training.)")
     return " ".join(words)
 
@@ -59,7 +56,7 @@ def _noise(found: Diagnosis) -> str:
 
 def _effect(found: Diagnosis) -> str:
     shifted = [one for one in found.hyperparameters if one.shift_detected]
-    moved = [one for one in shifted if one.logarithmic and abs(one.shift) >= _VISIBLE]
+    moved = [one for one in shifted if one.logarithmic and abs(one.shift) >= found.judgement.visible]
     moved = moved or [one for one in shifted if not one.logarithmic]  # the mean, if there is nothing else to say
     cost = "" if math.isnan(found.cost_in_nats) else f", which costs {_nats(found.cost_in_nats)}"
     parts = []

@@ -1,7 +1,7 @@
 """Many processes on one problem, by torch.distributed: who owns which rows, what they exchange, who is still there."""
 
 from rtgp.distributed.environment import environment
-from rtgp.distributed.errors import DisagreementError, RankError, everywhere, is_everywhere
+from rtgp.distributed.errors import DisagreementError, RankError, is_on_every_rank, on_every_rank
 from rtgp.distributed.group import Group, checksum
 from rtgp.distributed.start import TIMEOUT, active, launched, start, stop, world
 
@@ -13,9 +13,9 @@ __all__ = [
     "active",
     "checksum",
     "environment",
-    "everywhere",
-    "is_everywhere",
+    "is_on_every_rank",
     "launched",
+    "on_every_rank",
     "start",
     "stop",
     "world",

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rtgp.distributed.errors import DisagreementError, RankError, everywhere
-from rtgp.distributed.rows import most_rows, own_rows
+from rtgp.distributed.errors import DisagreementError, RankError, on_every_rank
 from rtgp.distributed.watch import Watch
 from rtgp.errors import RTGPError
 
@@ -21,9 +20,32 @@ _all_gather: Callable[..., object] = getattr(dist, "all_gather_single", dist.all
 
 
 class Group:
-    """`size` processes of which this one is `rank`, `neighbours` of them on this machine.
+    """The processes that share one problem, and the few operations that they do together.
 
-    Every operation here is done by all of them, in the same order.
+    Every operation is done by all of them, in the same order.
+
+    Parameters
+    ----------
+    rank : int
+        Which of them this one is.
+    size : int
+        How many there are.
+    process_group : torch.distributed.ProcessGroup or None
+        The group of torch; None for one process without others.
+    watch : Watch or None
+        What notices a rank that is lost.
+    neighbours : int
+        How many of them are on this machine.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from rtgp.distributed import Group
+    >>> group = Group.alone()
+    >>> group.rank, group.size, group.first, group.own(10)
+    (0, 1, True, slice(0, 10, None))
+    >>> group.sum(torch.ones(2))
+    tensor([1., 1.])
     """
 
     def __init__(
@@ -44,7 +66,13 @@ class Group:
 
     @classmethod
     def alone(cls) -> Group:
-        """One process, without torch.distributed."""
+        """One process, without torch.distributed.
+
+        Returns
+        -------
+        Group
+            A group of one.
+        """
         return cls(0, 1, None, None)
 
     @property
@@ -53,7 +81,18 @@ class Group:
         return self.rank == 0
 
     def own(self, n: int) -> slice:
-        """The rows of an n x n matrix that are this rank's."""
+        """The rows of an n x n matrix that are this rank's.
+
+        Parameters
+        ----------
+        n : int
+            The number of rows.
+
+        Returns
+        -------
+        slice
+            Its own rows.
+        """
         return own_rows(n, self.rank, self.size)
 
     def __deepcopy__(self, memo: object) -> Group:
@@ -61,7 +100,7 @@ class Group:
 
     @property
     def exchanges(self) -> bool:
-        """Whether anything is sent: in a group of one process, too, that was started as one of several could be."""
+        """Whether anything is sent. That is so in a group of one process too, if it was started like one of several."""
         if self._left:
             raise RankError(
                 f"Rank {self.rank} of {self.size} has left its group and cannot exchange anything with the others. "
@@ -70,10 +109,22 @@ class Group:
         return self._group is not None
 
     def gather_rows(self, own: Tensor, n: int, stamp: Tensor | None = None) -> Tensor:
-        """(n, ...) on every rank, from each rank's own rows (m, ...), in one all-gather.
+        """All rows on every rank, in one all-gather.
 
-        stamp: a number, () int64, that should be the same on every rank; it travels along, and ranks that differ in it
-        are found out.
+        Parameters
+        ----------
+        own : Tensor
+            This rank's own rows, (m, ...).
+        n : int
+            The number of all rows.
+        stamp : Tensor, optional
+            A number, () int64, that should be the same on every rank. It travels along, and ranks that differ in it are
+            found out.
+
+        Returns
+        -------
+        Tensor
+            (n, ...).
         """
         if stamp is None:
             return self.gather_with(own, n, own.new_empty(0, dtype=torch.int64))[0]
@@ -82,7 +133,24 @@ class Group:
         return whole
 
     def gather_with(self, own: Tensor, n: int, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and each rank's words (size, k), of 8 bytes each, that travel along."""
+        """All rows on every rank, with a few words of each rank that travel along.
+
+        Parameters
+        ----------
+        own : Tensor
+            This rank's own rows, (m, ...).
+        n : int
+            The number of all rows.
+        words : Tensor
+            Numbers of 8 bytes each, (k,).
+
+        Returns
+        -------
+        rows : Tensor
+            (n, ...).
+        words : Tensor
+            Those of each rank, (size, k).
+        """
         if not self.exchanges:
             return own, words[None]
         shape, width = own.shape[1:], math.prod(own.shape[1:])
@@ -102,7 +170,18 @@ class Group:
         return result, got[:, length:].contiguous().view(words.dtype)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, in one all-reduce; `tensor` may be overwritten."""
+        """The sum over ranks, in one all-reduce.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            This rank's part. It may be overwritten.
+
+        Returns
+        -------
+        Tensor
+            The sum.
+        """
         if not self.exchanges:
             return tensor
         tensor = tensor.contiguous()
@@ -110,7 +189,18 @@ class Group:
         return tensor
 
     def sum_all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums over ranks of several tensors of one dtype, in one all-reduce."""
+        """The sums over ranks of several tensors of one dtype, in one all-reduce.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            This rank's parts.
+
+        Returns
+        -------
+        list of Tensor
+            The sums.
+        """
         if not self.exchanges:
             return list(tensors)
         self.check_products()
@@ -119,7 +209,22 @@ class Group:
         return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def take(self, own: Tensor, index: Tensor, n: int) -> Tensor:
-        """Rows `index` (k,) of a matrix of n rows of which this rank has its own (m, w): (k, w) on every rank."""
+        """Some rows of a matrix whose rows are divided among the ranks.
+
+        Parameters
+        ----------
+        own : Tensor
+            This rank's own rows, (m, w).
+        index : Tensor
+            The wanted rows, (k,).
+        n : int
+            The number of all rows.
+
+        Returns
+        -------
+        Tensor
+            (k, w) on every rank.
+        """
         if not self.exchanges:
             return own[index]
         here, place = self.among_own(index, n)
@@ -128,16 +233,39 @@ class Group:
         return self.sum(taken)
 
     def among_own(self, index: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Which of the rows `index` (k,) are this rank's (k,) bool, and where those stand among its own."""
+        """Which of some rows are this rank's.
+
+        Parameters
+        ----------
+        index : Tensor
+            The rows, (k,).
+        n : int
+            The number of all rows.
+
+        Returns
+        -------
+        here : Tensor
+            Whether each is this rank's, (k,) bool.
+        place : Tensor
+            Where those stand among its own.
+        """
         rows = self.own(n)
         here = (index >= rows.start) & (index < rows.stop)
         return here, index[here] - rows.start
 
     def check_products(self) -> None:
-        """Raise if ranks were found to have multiplied different numbers; on a card that is looked at here only."""
+        """Raise an error if ranks were found to have multiplied different numbers.
+
+        On a card that is looked at here only.
+
+        Raises
+        ------
+        DisagreementError
+            If they have.
+        """
         if self._differed is not None and bool(self._differed):
             self._differed.zero_()
-            raise everywhere(
+            raise on_every_rank(
                 DisagreementError(
                     "The ranks no longer work on the same numbers: the right-hand sides of a product, or the points of "
                     "a prediction, differ between them. Expected every rank to run the same program on the same data "
@@ -146,7 +274,18 @@ class Group:
             )
 
     def objects(self, value: T) -> list[T]:
-        """Each rank's value, in order of rank; small ones, for they are pickled."""
+        """Each rank's value. Small ones, for they are pickled.
+
+        Parameters
+        ----------
+        value : object
+            This rank's.
+
+        Returns
+        -------
+        list
+            In order of rank.
+        """
         if not self.exchanges:
             return [value]
         found: list[Any] = [None] * self.size
@@ -154,7 +293,18 @@ class Group:
         return found
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` returns on the first rank, on every rank; an error of rtgp's is raised on every rank too."""
+        """What a function returns on the first rank, on every rank.
+
+        Parameters
+        ----------
+        make : callable
+            A function without arguments. An error of rtgp's is raised on every rank too.
+
+        Returns
+        -------
+        object
+            The first rank's value.
+        """
         if not self.exchanges:
             return make()
         outcome: list[Any] = [None, None]
@@ -165,12 +315,25 @@ class Group:
                 outcome[1] = error
         self._together("A broadcast", lambda: dist.broadcast_object_list(outcome, 0, self._group, self.device))
         if outcome[1] is not None:
-            raise everywhere(outcome[1])
+            raise on_every_rank(outcome[1])
         value: T = outcome[0]
         return value
 
     def together(self, make: Callable[[], T]) -> T:
-        """What `make` returns on this rank; if it fails with an error of rtgp's on any, that error on every rank."""
+        """What a function returns on this rank.
+
+        If it fails with an error of rtgp's on any rank, that error is raised on every rank.
+
+        Parameters
+        ----------
+        make : callable
+            A function without arguments.
+
+        Returns
+        -------
+        object
+            This rank's value.
+        """
         value: T | None = None
         problem = ""
         kind: type[RTGPError] = RTGPError
@@ -181,13 +344,24 @@ class Group:
         found = self.objects((problem, kind))
         if any(words for words, _ in found):
             if all(words == found[0][0] for words, _ in found):
-                raise everywhere(found[0][1](found[0][0]))
+                raise on_every_rank(found[0][1](found[0][0]))
             words = "; ".join(f"rank {rank}: {words}" for rank, (words, _) in enumerate(found) if words)
-            raise everywhere(DisagreementError(f"Not every rank could go on. {words}"))
+            raise on_every_rank(DisagreementError(f"Not every rank could go on. {words}"))
         return value  # type: ignore[return-value]  # no error here
 
     def check_same(self, facts: Mapping[str, str]) -> None:
-        """Raise, on every rank, if any of the named facts is not the same everywhere."""
+        """Raise an error, on every rank, if any of the named facts is not the same everywhere.
+
+        Parameters
+        ----------
+        facts : mapping of str to str
+            Facts by their names.
+
+        Raises
+        ------
+        DisagreementError
+            If one differs.
+        """
         found = self.objects(dict(facts))
         differing = []
         for key in {key: None for each in found for key in each}:
@@ -197,7 +371,7 @@ class Group:
                     differing.append(f"{key} (rank 0: {values[0]}; rank {rank}: {value})")
                     break
         if differing:
-            raise everywhere(
+            raise on_every_rank(
                 DisagreementError(
                     f"The ranks differ in {', '.join(differing)}. Expected the same data, settings and versions on "
                     "every rank: give all of them the same command, files and environment."
@@ -205,7 +379,13 @@ class Group:
             )
 
     def close(self, words: str = "it has finished") -> None:
-        """Tell the other ranks why this one leaves. The group cannot be used afterwards."""
+        """Tell the other ranks why this one leaves. The group cannot be used afterwards.
+
+        Parameters
+        ----------
+        words : str
+            The reason.
+        """
         if self._watch is not None:
             self._watch.stop(words)
         # Whoever still holds this group must not keep the process group: its threads end when nobody does.
@@ -242,7 +422,35 @@ class Group:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """A number, () int64, that changes with any bit of a tensor of floating-point numbers."""
+    """A number that changes with any bit of a tensor of floating-point numbers.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The numbers.
+
+    Returns
+    -------
+    Tensor
+        () int64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from rtgp.distributed import checksum
+    >>> bool(checksum(torch.tensor([1.0])) == checksum(torch.tensor([1.0 + 1e-6])))
+    False
+    """
     whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
     bits = tensor.detach().contiguous().reshape(-1).view(whole)
     return bits.sum(dtype=torch.int64)
+
+
+def own_rows(n: int, rank: int, size: int) -> slice:
+    """The block of one rank: all blocks together are [0, n), and none is more than one row longer than another."""
+    return slice(rank * n // size, (rank + 1) * n // size)
+
+
+def most_rows(n: int, size: int) -> int:
+    """Of the longest block."""
+    return -(-n // size)

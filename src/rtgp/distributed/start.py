@@ -33,17 +33,60 @@ _world: list[Group] = []
 
 
 def launched() -> bool:
-    """Whether torchrun, or something that sets the same variables, started this process."""
+    """Whether torchrun, or something that sets the same variables, started this process.
+
+    Returns
+    -------
+    bool
+        True if all the variables are there.
+
+    Examples
+    --------
+    >>> from rtgp import distributed
+    >>> distributed.launched()
+    False
+    """
     return all(os.environ.get(name) for name in _VARIABLES)
 
 
 def active() -> bool:
-    """Whether `start` has been called."""
+    """Whether `start` has been called.
+
+    Returns
+    -------
+    bool
+        True until `stop` is called.
+
+    Examples
+    --------
+    >>> from rtgp import distributed
+    >>> distributed.active()
+    False
+    """
     return bool(_world)
 
 
 def world() -> Group:
-    """The group that `start` made."""
+    """The group that `start` made.
+
+    Returns
+    -------
+    Group
+        The ranks.
+
+    Raises
+    ------
+    SettingError
+        If there is none.
+
+    Examples
+    --------
+    >>> from rtgp import distributed
+    >>> distributed.world()
+    Traceback (most recent call last):
+        ...
+    rtgp.errors.SettingError: operator='sharded' needs a group of processes...
+    """
     if not _world:
         raise SettingError(
             "operator='sharded' needs a group of processes. None has been made: start the program by torchrun and call "
@@ -55,12 +98,39 @@ def world() -> Group:
 def start(
     backend: str | None = None, timeout: float = TIMEOUT, on_silence: Callable[[str], None] | None = None
 ) -> Group:
-    """Join the other ranks; every process that torchrun started calls this once.
+    """Join the other ranks. Every process that torchrun started calls this once.
 
-    backend: "nccl" (the default where there is a card; each process takes the one of its local rank) or "gloo".
-    timeout: seconds that an operation of all ranks may take. A rank that dies or hangs ends the others after it at the
-    latest: `on_silence` is called with the reason, naming the rank, from another thread, since the main one cannot be
-    interrupted. By default it logs the reason and ends the process.
+    Parameters
+    ----------
+    backend : {"nccl", "gloo"}, optional
+        By default "nccl" where there is a card, of which each process takes the one of its local rank.
+    timeout : float
+        Seconds that an operation of all ranks may take. A rank that dies or hangs ends the others after it at the
+        latest.
+    on_silence : callable, optional
+        It is called with the reason when a rank is lost, from another thread, since the main one cannot be interrupted.
+        By default the reason, which names the rank, is logged and the process ends.
+
+    Returns
+    -------
+    Group
+        The ranks.
+
+    Raises
+    ------
+    SettingError
+        If torchrun did not start this process.
+    RankError
+        If the others cannot be joined in time.
+
+    Examples
+    --------
+    In a program that `torchrun --nproc-per-node=4 program.py` starts:
+
+    >>> import rtgp
+    >>> group = rtgp.distributed.start()  # doctest: +SKIP
+    >>> method = rtgp.RRCG(operator="sharded")
+    >>> rtgp.distributed.stop()
     """
     if _world:
         return _world[0]
@@ -105,10 +175,22 @@ def start(
 
 
 def stop(words: str = "it has finished", alone: bool = False) -> None:
-    """Leave the group; `words` tell the others why. alone: the others do not leave too.
+    """Leave the group. Without one, nothing happens.
 
     No thread of the group is left afterwards. A thread of gloo that drops the last reference to a tensor takes the
     interpreter's lock; one that does so while the interpreter ends aborts the process, with all its work done.
+
+    Parameters
+    ----------
+    words : str
+        What the others are told of the reason.
+    alone : bool
+        Whether the others stay.
+
+    Examples
+    --------
+    >>> import rtgp
+    >>> rtgp.distributed.stop()
     """
     if not _world:
         return

@@ -32,7 +32,10 @@ class _Life:
 class Watch:
     """on_silence(words) is called, in the thread, once an operation has lasted longer than `timeout` seconds.
 
-    store: written to and read; server: kept until `release`, for on the first rank it may be the one that serves all.
+    Parameters
+    ----------
+    store : Store
+        Written to and read; server: kept until `release`, for on the first rank it may be the one that serves all.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""log|A| and y^T A^-1 y from the step lengths of a run of conjugate gradients, on the CPU.
+"""log|A| and y^T A^-1 y from the step lengths of a run of conjugate gradients, on the CPU; their gradients (Eq. 2).
 
 With weights of one these are stochastic Lanczos quadrature (biased upwards, Theorem 1) and CG's own value (biased
 downwards); with Russian-roulette weights both are unbiased (appendix C).
@@ -6,8 +6,10 @@ downwards); with Russian-roulette weights both are unbiased (appendix C).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from rtgp.estimators.probes import Probes
 from rtgp.solvers import CGResult
 from rtgp.solvers.lanczos import log_quadrature_series
 
@@ -30,3 +32,20 @@ def log_det_series(result: CGResult, columns: slice) -> Tensor:
 def quadratic_series(result: CGResult, column: int) -> Tensor:
     """The increments of b^T A^-1 b, (J,), for one right-hand side: gamma_j r^T P^-1 r."""
     return result.gamma[:, column] * result.squares[:-1, column]
+
+
+def trace_vectors(probes: Probes, solves: Tensor) -> tuple[Tensor, Tensor]:
+    """u, v (n, p) with E[sum_p u_p^T dA v_p] = tr(A^-1 dA), given unbiased solves A^-1 z (n, p)."""
+    return probes.dual / probes.dual.shape[1], solves
+
+
+def gradient_vectors(trace: tuple[Tensor, Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """u, v with E[sum u^T dA v] = 1/2 (t tr(A^-1 dA) - sum_k y_k^T A^-1 dA A^-1 y_k) for t outputs y_k, Eq. 2.
+
+    `first` and `second` (n, t) are two solves A^-1 y_k with independent truncations, without which the product would be
+    biased.
+    """
+    u, v = trace
+    left = torch.cat([0.5 * first.shape[1] * u, -0.5 * first], dim=1)
+    right = torch.cat([v, second], dim=1)
+    return left, right

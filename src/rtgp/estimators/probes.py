@@ -8,6 +8,7 @@ All numbers are drawn on the CPU in float64: a seed gives the same probes in eve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,13 @@ from rtgp.preconditioners import Preconditioner
 
 ProbeKind = Literal["rademacher", "gaussian", "preconditioner"]
 PROBE_KINDS: tuple[ProbeKind, ...] = ("rademacher", "gaussian", "preconditioner")
+
+SEEDS = 2**62  # a seed that is drawn is below it
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """The seed of a stream of random numbers of its own."""
+    return int(torch.randint(SEEDS, (), generator=generator))
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,18 @@ def draw_probes(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Probes:
-    """rademacher: random signs, C = I. gaussian: N(0, I). preconditioner: C = P."""
+    """Draw probes: "rademacher", random signs, C = I; "gaussian", N(0, I); "preconditioner", C = P."""
     if kind == "gaussian":
         white = torch.randn(n, count, dtype=torch.float64, generator=generator).to(device)
     else:
         white = random_signs(n, count, generator, device)
     if kind != "preconditioner":
         return Probes(preconditioner.whiten(white).to(dtype), white.to(dtype))
+    return Probes(white.to(dtype), preconditioner.whiten_transpose(white).to(dtype))
+
+
+def every_direction(n: int, preconditioner: Preconditioner, dtype: torch.dtype, device: torch.device) -> Probes:
+    """As many as points, the whitened directions themselves, of length n^1/2: their mean of e e^T is I without any
+    randomness, so that what is a mean over probes is exact."""
+    white = torch.eye(n, dtype=torch.float64, device=device).mul_(math.sqrt(n))
     return Probes(white.to(dtype), preconditioner.whiten_transpose(white).to(dtype))

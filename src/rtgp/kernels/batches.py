@@ -15,6 +15,7 @@ from torch import Tensor
 from rtgp.errors import UnsupportedModelError
 from rtgp.kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
 from rtgp.kernels.formulas import RadialFormula
+from rtgp.kernels.positions import At
 
 
 def small_blocks(form: KernelForm, index: Tensor) -> Tensor:
@@ -30,6 +31,8 @@ def small_blocks(form: KernelForm, index: Tensor) -> Tensor:
         centred = z - z.detach().mean(1, keepdim=True)
         blocks: Tensor = _Radial.apply(centred, form.formula)  # type: ignore[no-untyped-call]
         return blocks
+    if isinstance(form, At):
+        return small_blocks(form.form, form.index[index])
     x = inputs_of(form)[index]
     assert isinstance(form, Generic)
     values: Tensor = form.evaluate(x, x)
@@ -43,7 +46,13 @@ def inputs_of(form: KernelForm) -> Tensor:
     if isinstance(form, (Sum, Product)):
         # The part that sees the most columns: of a sum over groups of inputs, one alone says little of who is near.
         return max((inputs_of(part) for part in form.forms), key=lambda x: x.shape[1])
-    assert isinstance(form, (Stationary, Generic))
+    if isinstance(form, At):
+        return inputs_of(form.form)[form.index]
+    if not isinstance(form, (Stationary, Generic)):
+        raise UnsupportedModelError(
+            "Expected a kernel of one value for each pair of points, evaluated on many small sets at once. "
+            f"Got {getattr(form, 'words', type(form).__name__)}. Use another method, such as rtgp.RRCG()."
+        )
     if form.x.ndim != 2:
         raise UnsupportedModelError(
             f"Expected a kernel of one set of points. Got inputs of shape {tuple(form.x.shape)}: a kernel summed over "

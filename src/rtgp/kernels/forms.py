@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from rtgp.kernels.formulas import (
     squared_difference_products,
     squared_distances,
 )
+from rtgp.kernels.raw import Raw
 
 Index = slice | Tensor  # which rows or columns: a slice, or an int64 tensor of positions
 Gradients = list[Tensor]  # one float64 accumulator per tensor of a form, in order
@@ -60,7 +61,9 @@ class KernelForm(ABC):
 
     @abstractmethod
     def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
-        """Adds the gradient of sum(weight * K[rows, cols]) to `into`; `block` is K[rows, cols] if at hand."""
+        """Add the gradient of sum(weight * K[rows, cols]) to `into`. `block` is K[rows, cols], where it is known
+        already.
+        """
 
     def gathered(self, index: Tensor) -> Tensor:
         """K[index_b, index_b] for the rows of index (b, k), (b, k, k), without autograd history.
@@ -70,7 +73,9 @@ class KernelForm(ABC):
         return torch.stack([self.block(row, row) for row in index])
 
     def gathered_pullback(self, index: Tensor, weight: Tensor, into: Gradients, blocks: Tensor | None = None) -> None:
-        """Adds the gradient of sum(weight * gathered(index)) to `into`; `blocks` is gathered(index) if at hand."""
+        """Add the gradient of sum(weight * gathered(index)) to `into`. `blocks` is gathered(index), where it is known
+        already.
+        """
         for row, part in zip(index, weight, strict=True):
             self.pullback(row, row, part, into)
 
@@ -104,14 +109,20 @@ class KernelForm(ABC):
     def derivatives(
         self, rows: Index, cols: Index, v: Tensor, block: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, dK[rows, cols] @ v for each of its elements (numel, m, r)) for every hyperparameter; `block` is
-        K[rows, cols] if at hand."""
+        """(parameter, dK[rows, cols] @ v for each of its elements (numel, m, r)) for every hyperparameter.
+
+        `block` is K[rows, cols], where it is known already.
+        """
         for parameter, tangent in self.tangents(rows, cols):
             yield parameter, tangent @ v
 
     @abstractmethod
     def extended(self, x_new: Tensor) -> KernelForm:
         """The same kernel on the old points followed by x_new."""
+
+    @abstractmethod
+    def taken(self, index: Tensor) -> KernelForm:
+        """The same kernel on the points of index (m,), in that order."""
 
     def widened(self) -> KernelForm | None:
         """The same in float64; None where the entries themselves are computed in less."""
@@ -121,14 +132,6 @@ class KernelForm(ABC):
 def unique(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Each tensor once, by identity, in order."""
     return tuple({id(t): t for t in tensors}.values())
-
-
-@dataclass(frozen=True)
-class Raw:
-    """The unconstrained, trainable parameter behind a kernel quantity, and d quantity / d parameter (elementwise)."""
-
-    parameter: Tensor
-    jacobian: Tensor  # float64, the parameter's shape
 
 
 class Stationary(KernelForm):
@@ -222,14 +225,21 @@ class Stationary(KernelForm):
         if self.raw_lengthscale is None:
             return
         parts = squared_difference_products(self._z[rows], self._z[cols], self._slope(rows, cols, block), v)
-        yield self.raw_lengthscale.parameter, self._chain(parts.double() * -2.0).to(self.dtype)
+        yield from self.derivatives_from(parts)
+
+    def derivatives_from(self, parts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same, given sum_j slope_ij (z_ia - z_ja)^2 v_j for every input a, (d, m, r)."""
+        if self.raw_lengthscale is not None:
+            products = self._chain(parts.double() * -2.0).to(self.dtype)
+            yield self.raw_lengthscale.parameter, self.raw_lengthscale.among_all(products)
 
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         if self.raw_lengthscale is None:
             return
         h = self._slope(rows, cols, None).double().mul_(-2.0)
         difference = self._z[rows].T[:, :, None] - self._z[cols].T[:, None, :]  # (d, m, k)
-        yield self.raw_lengthscale.parameter, self._chain(difference.square_().mul_(h)).to(self.dtype)
+        tangents = self._chain(difference.square_().mul_(h)).to(self.dtype)
+        yield self.raw_lengthscale.parameter, self.raw_lengthscale.among_all(tangents)
 
     def _chain(self, per_input: Tensor) -> Tensor:
         """From d/dlog-like parts per input (d, ...) to derivatives with respect to raw_lengthscale (numel, ...)."""
@@ -243,6 +253,12 @@ class Stationary(KernelForm):
     def extended(self, x_new: Tensor) -> KernelForm:
         x = torch.cat([self.x, self.select(x_new)])
         return Stationary(self.formula, x, self.lengthscale, self.raw_lengthscale, self.select, self.dtype)
+
+    def taken(self, index: Tensor) -> KernelForm:
+        result = copy(self)  # of the same centre: its entries are the same to the last bit
+        result.size, result.x, result.z = index.numel(), self.x[index], self.z[index]
+        result._z = result.z.detach()
+        return result
 
     def widened(self) -> KernelForm | None:
         x, wide = self.x, torch.float64
@@ -380,6 +396,9 @@ class Generic(KernelForm):
     def extended(self, x_new: Tensor) -> KernelForm:
         return Generic(self.evaluate, torch.cat([self.x, self.select(x_new)], dim=-2), self.select, self.dtype)
 
+    def taken(self, index: Tensor) -> KernelForm:
+        return Generic(self.evaluate, self.x[..., index, :], self.select, self.dtype)
+
 
 class _TwiceDifferentiableDistances(TorchFunctionMode):
     """Within it torch.cdist, which GPyTorch's kernels use and which has no second derivative, is plain arithmetic."""
@@ -451,7 +470,8 @@ class Scaled(KernelForm):
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         if self.raw_scale is not None:
             jacobian = float(self.raw_scale.jacobian)
-            yield self.raw_scale.parameter, self.form.block(rows, cols).mul_(jacobian)[None]
+            tangent = self.form.block(rows, cols).mul_(jacobian)[None]
+            yield self.raw_scale.parameter, self.raw_scale.among_all(tangent)
         for parameter, tangent in self.form.tangents(rows, cols):
             yield parameter, tangent * self._scale
 
@@ -465,12 +485,15 @@ class Scaled(KernelForm):
         """The same, given the block of the unscaled kernel."""
         if self.raw_scale is not None:
             jacobian = float(self.raw_scale.jacobian)
-            yield self.raw_scale.parameter, (inner @ v).mul_(jacobian)[None]
+            yield self.raw_scale.parameter, self.raw_scale.among_all((inner @ v).mul_(jacobian)[None])
         for parameter, product in self.form.derivatives(rows, cols, v, inner):
             yield parameter, product * self._scale
 
     def extended(self, x_new: Tensor) -> KernelForm:
         return Scaled(self.scale, self.form.extended(x_new), self.raw_scale)
+
+    def taken(self, index: Tensor) -> KernelForm:
+        return Scaled(self.scale, self.form.taken(index), self.raw_scale)
 
     def widened(self) -> KernelForm | None:
         form = self.form.widened()
@@ -500,6 +523,9 @@ class _Composite(KernelForm):
 
     def extended(self, x_new: Tensor) -> KernelForm:
         return type(self)([form.extended(x_new) for form in self.forms])
+
+    def taken(self, index: Tensor) -> KernelForm:
+        return type(self)([form.taken(index) for form in self.forms])
 
     def widened(self) -> KernelForm | None:
         forms = [form.widened() for form in self.forms]

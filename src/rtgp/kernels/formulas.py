@@ -26,6 +26,7 @@ class RadialFormula:
     slope: Callable[[Tensor], Tensor]  # D -> dk/dD; may overwrite D
     both: Callable[[Tensor], tuple[Tensor, Tensor]]  # D -> (k(D), dk/dD), roots and exponentials once; may overwrite D
     slope_from_value: Callable[[Tensor], Tensor] | None = None  # k(D) -> dk/dD where that needs no D
+    support: float = math.inf  # the squared distance from which on k is 0
 
 
 # exp of less than this is not worth its time: denormal numbers make it, and every product with it, many times slower.
@@ -109,6 +110,34 @@ MATERN52 = RadialFormula("matern52", _matern52_value, _matern52_slope, _matern52
 
 MATERN = {0.5: MATERN12, 1.5: MATERN32, 2.5: MATERN52}
 
+
+def negligible_beyond(formula: RadialFormula, entry: float) -> float:
+    """The squared distance beyond which a kernel is at most `entry`; infinite where it never is.
+
+    So is 2 D `|dk/dD|`, which a derivative by a lengthscale adds up.
+    """
+    if math.isfinite(formula.support):
+        return formula.support
+
+    def size(squared: float) -> float:
+        value, slope = formula.both(torch.tensor([squared], dtype=torch.float64))
+        return max(float(value), 2.0 * squared * abs(float(slope)))
+
+    # From the fourth square on all of them fall.
+    low, high = 4.0, 8.0
+    while size(high) > entry:
+        if high > _LARGEST_SQUARE:
+            return math.inf
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if size(middle) > entry else (low, middle)
+    return high
+
+
+_LARGEST_SQUARE = 1e6  # where the kernels in float64 have come to their smallest number
+_HALVINGS = 20
+
 # Up to this many inputs the differences are formed one by one: exact, and cheaper than a product.
 _DIRECT_DIMENSIONS = 4
 _DIRECT_NUMBERS = 2**21  # or so many of them at once, which take 16 MiB: a row or two of K
@@ -153,10 +182,10 @@ _SAMPLE = 1000  # rows whose median stands for that of all
 
 
 def centre(x: Tensor) -> Tensor:
-    """A point among the rows of x (n, d), (d,): the median, about.
+    """A point among the rows of x (n, d), (d,): about the median.
 
-    Not the mean: a row that is 10^6 times as far away as the others would move it, and what the others are apart would
-    be a small difference of large numbers, for them all.
+    It is not the mean. A row that is 10^6 times as far away as the others would move the mean, and for all others what
+    is between them would be a small difference of large numbers.
     """
     rows: Tensor = x[:: max(1, x.shape[0] // _SAMPLE)].sort(0).values
     return rows[rows.shape[0] // 2]

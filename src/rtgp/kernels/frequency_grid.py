@@ -63,7 +63,7 @@ def _reach(spacing: list[float], count: int) -> float:
 
 
 def _error(component: Component, extent: list[float], margin: float, count: int) -> float:
-    """Of an entry of K, roughly: the nearest images, and the mass beyond the grid."""
+    """About the error of an entry of K: the nearest images, and the mass beyond the grid."""
     spacing = [2.0 * math.pi / (length + margin) for length in extent]
     reach = _reach(spacing, count)
     squared = torch.tensor([margin**2], dtype=torch.float64)

@@ -57,7 +57,7 @@ def components_of(form: KernelForm) -> tuple[Component, ...]:
             )
             for chosen in choices
         )
-    name = type(form).__name__
+    name = getattr(form, "words", type(form).__name__)
     if isinstance(form, Generic):
         name = type(getattr(form.evaluate, "kernel", form.evaluate)).__name__
     raise UnsupportedModelError(f"{SUPPORTED}. Got {name}: use another kernel, or method='rr-cg', which takes any.")
@@ -68,8 +68,8 @@ def draw_frequencies(
 ) -> Tensor:
     """`count` frequencies (d, count), float64. Any first m of them are m draws: sets of different size are nested.
 
-    orthogonal: d at a time at right angles to each other (Yu et al. 2016). Each by itself keeps its law, and with it
-    E[K_J] = K; only their joint law is another.
+    Orthogonal ones are d at a time at right angles to each other (Yu et al. 2016). Each by itself keeps its law, and
+    with it E[K_J] = K; only their joint law is another.
     """
     parts = []
     for leaf in component.leaves:

@@ -6,16 +6,17 @@ too small (Theorem 2), by an amount that falls like d_eff^2 / J (docs/theory/fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from rtgp.errors import RTGPError, SettingError
-from rtgp.kernels.forms import KernelForm
+from rtgp.estimators import SEEDS, draw_seed
 from rtgp.kernels.frequency_grid import grid_spectrum
 from rtgp.kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp.objectives.fourier_algebra import FourierSystem, Loss, operations
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate
+from rtgp.objectives.protocol import Batch, EstimateRequest, EstimateStats, LossEstimate
+from rtgp.precision import in_float64
 from rtgp.state import State, saved_count
 
 FREQUENCIES = ("random", "orthogonal", "grid")
@@ -28,11 +29,11 @@ class FourierSettings:
 
     features: int | None  # columns, cosines and sines together; None: 1000, or as many as there are points
     frequencies: str
-    redraw: bool  # frequencies anew in every call; if not, those of the first are kept
+    redraw: bool  # new frequencies in every call; if not, those of the first are kept
 
 
 class FourierObjective:
-    """Holds nothing between calls but, without `redraw`, the seed of its frequencies."""
+    """Without `redraw` it keeps the seed of its frequencies, and nothing else between calls."""
 
     def __init__(self, settings: FourierSettings) -> None:
         self.settings = settings
@@ -48,12 +49,12 @@ class FourierObjective:
         return {} if self._seed is None else {"seed": self._seed}
 
     def load_state_dict(self, state: State) -> None:
-        self._seed = saved_count(state, "seed", most=2**62 - 1) if "seed" in state else None
+        self._seed = saved_count(state, "seed", most=SEEDS - 1) if "seed" in state else None
 
     def __call__(
-        self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
+        self, batch: Batch, generator: torch.Generator | None = None, request: EstimateRequest | None = None
     ) -> LossEstimate:
-        batch = widened(batch)
+        batch = replace(batch, form=in_float64(batch.form))
         components = components_of(batch.form)
         columns = feature_columns(self.settings.features, batch.form.size, len(components))
         spectrum = make_spectrum(components, columns // 2, self.settings.frequencies, self._source(generator))
@@ -65,20 +66,14 @@ class FourierObjective:
         if self.settings.redraw or self.settings.frequencies == "grid":
             return generator
         if self._seed is None:
-            self._seed = int(torch.randint(2**62, (), generator=generator))
+            self._seed = draw_seed(generator)
         return torch.Generator().manual_seed(self._seed)
-
-
-def widened(batch: Batch) -> Batch:
-    """The batch with its kernel in float64, in which features and exact terms are computed."""
-    form: KernelForm | None = batch.form.widened()
-    return batch if form is None else Batch(form, batch.noise, batch.residual)
 
 
 def make_spectrum(
     components: tuple[Component, ...], count: int, frequencies: str, generator: torch.Generator | None
 ) -> Spectrum:
-    """`count` frequencies of the asked kind."""
+    """`count` frequencies of the wanted kind."""
     if frequencies == "grid":
         return grid_spectrum(components, count)
     return draw_spectrum(components, count, generator, frequencies == "orthogonal")

@@ -82,23 +82,24 @@ class _Factored:
 class FourierSystem:
     """Everything that the features of one batch share."""
 
-    def __init__(self, batch: Batch, spectrum: Spectrum, columns: int) -> None:
+    def __init__(self, batch: Batch, spectrum: Spectrum, columns: int, block: int = _BLOCK, kept: int = _KEPT) -> None:
+        """Go through the rows once, in blocks of `block` numbers, of which `kept` stay for the second pass."""
         self._batch, self._spectrum, self._columns = batch, spectrum, columns
         n = batch.form.size
         noise = batch.noise.detach().double().expand(n)
         self._root = noise.rsqrt()  # the diagonal of S, (n,)
         self._residual = batch.residual.detach().double() * self._root
         self._log_det_noise = float(noise.log().sum())
-        rows = max(1, min(n, _BLOCK // columns))
+        rows = max(1, min(n, block // columns))
         self._rows = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-        self._blocks: list[Tensor] | None = [] if n * columns <= _KEPT else None
+        self._blocks: list[Tensor] | None = [] if n * columns <= kept else None
         self._gram = self._residual.new_zeros(columns, columns)
         self._data = self._residual.new_zeros(columns)  # [cos, sin]^T S r
-        for rows_, block in self._whitened():
-            self._gram.addmm_(block.T, block)
-            self._data.addmv_(block.T, self._residual[rows_])
+        for rows_, features in self._whitened():
+            self._gram.addmm_(features.T, features)
+            self._data.addmv_(features.T, self._residual[rows_])
             if self._blocks is not None:
-                self._blocks.append(block)
+                self._blocks.append(features)
 
     def _whitened(self) -> Iterator[tuple[slice, Tensor]]:
         """S [cos, sin] in blocks of rows."""
@@ -156,10 +157,10 @@ class FourierSystem:
 
 
 def operations(n: int, columns: Sequence[int]) -> float:
-    """Of the Gram matrix for the largest set, and of factor, inverse and gradient for each."""
+    """Operations of the Gram matrix for the largest set, and of factor, inverse and gradient for each."""
     return 2.0 * n * max(columns) ** 2 + sum(2.0 * n * j**2 + 4.0 / 3.0 * j**3 for j in columns)
 
 
 def exact_operations(n: int) -> float:
-    """Of the Cholesky factor, n^3 / 3, and of the inverse, 2 n^3 / 3."""
+    """Operations of the Cholesky factor, n^3 / 3, and of the inverse, 2 n^3 / 3."""
     return float(n) ** 3

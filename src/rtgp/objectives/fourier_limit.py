@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LARGE = 0.02  # nats per point from which the bias of log|K| shows in the hyperparameters
-
 
 @dataclass(frozen=True)
 class FourierLimit:
-    """n points, an effective dimension, and what J features make of them."""
+    """n points, an effective dimension, and what J features make of them.
+
+    Attributes
+    ----------
+    visible : float
+        Nats per point from which the bias of log|K| shows in the hyperparameters. Chosen, not fitted.
+    """
 
     n: int
     effective_dimension: float
     features: int
+    visible: float = 0.02
 
     @property
     def log_det_bias(self) -> float:
@@ -30,10 +35,10 @@ class FourierLimit:
 
     @property
     def large(self) -> bool:
-        return self.log_det_bias > LARGE * self.n
+        return self.log_det_bias > self.visible * self.n
 
     def words(self) -> str:
-        """Whether RFF and SS-RFF will do, and what else to use."""
+        """Whether RFF and SS-RFF serve, and what else to use."""
         found = (
             f"effective dimension d_eff about {_round(self.effective_dimension)}: RFF with J = {self.features} "
             f"features makes log|K| too small by about d_eff^2 / J = {_round(self.log_det_bias)} nats "

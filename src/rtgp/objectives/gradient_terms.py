@@ -16,13 +16,16 @@ from rtgp.solvers import WhitenedSystem
 class Term:
     """sum_p u_p^T dA v_p + solve^T d residual, dA = S d(K + noise) S; everything in units of the noise.
 
-    less, taken: what is taken from v, in part: for the kernel taken[0] times, for the noise taken[1] times. The columns
-    of `less` belong to the first ones of v.
+    Attributes
+    ----------
+    less, taken : Tensor | None
+        What is taken from v, in part: for the kernel taken[0] times, for the noise taken[1] times. The columns of
+        `less` belong to the first ones of v.
     """
 
     u: Tensor  # (n, k)
     v: Tensor  # (n, k)
-    solve: Tensor | None = None  # (n,)
+    solve: Tensor | None = None  # (n, t): a column for each output
     less: Tensor | None = None  # (n, p)
     taken: Tensor | None = None  # (2,)
 
@@ -35,7 +38,7 @@ class Term:
 
 
 def evaluated(terms: Sequence[Term], system: WhitenedSystem, batch: Batch) -> list[Tensor]:
-    """(2,) for each: the scalar whose gradient is the kernel's part, and that of the noise and the residual."""
+    """(2,) for each term: the scalars whose gradients are the kernel's part, and that of the noise and the residual."""
     scaled = [(system.whiten(term.u), system.whiten(term.right(0)), term) for term in terms]
     kernels = system.operator.bilinears([(u, v) for u, v, _ in scaled])
     found = []
@@ -43,7 +46,7 @@ def evaluated(terms: Sequence[Term], system: WhitenedSystem, batch: Batch) -> li
         weights = (u.double() * system.whiten(term.right(1)).double()).sum(1)  # dL/dnoise_i
         other = (batch.noise.expand(batch.form.size) * weights.to(batch.noise.dtype)).sum().to(kernel.dtype)
         if term.solve is not None:
-            solve = system.whiten(term.solve[:, None])[:, 0]
-            other = other + (batch.residual * solve.to(batch.residual.dtype)).sum().to(kernel.dtype)
+            solve = system.whiten(term.solve)
+            other = other + (batch.residuals * solve.to(batch.residual.dtype)).sum().to(kernel.dtype)
         found.append(torch.stack([kernel, other]))
     return found

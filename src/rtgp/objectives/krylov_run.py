@@ -1,7 +1,7 @@
 """One batched run of conjugate gradients, and what it says about the log marginal likelihood.
 
-Columns: the residual of the (warm-started) y-solve, the probes, and, where the probes cannot give it, one more probe
-for the log-determinant.
+Columns: the residuals of the (warm-started) y-solves, one for each output, the probes, and, where the probes cannot
+give it, one more probe for the log-determinant.
 """
 
 from __future__ import annotations
@@ -66,15 +66,24 @@ class KrylovRun:
     truncation: Truncation
     probes: Probes
     value_columns: slice  # columns whose probes have covariance P
-    target: Tensor  # (n, 1): S residual
-    start: Tensor  # (n, 1): where the y-solve began
-    remainder: Tensor  # (n, 1): target - A start, the first column
+    target: Tensor  # (n, t): S residual
+    start: Tensor  # (n, t): where the y-solves began
+    remainder: Tensor  # (n, t): target - A start, the first columns
     result: CGResult
+    exact: bool = False  # whether there is a probe for each direction and no series ends early
+
+    @property
+    def outputs(self) -> int:
+        return self.target.shape[1]
 
     def y_solves(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A^-1 target (n,): with the first truncation, with the second, and unweighted."""
-        solves = self.start + self.result.solutions[:, :3]
-        return solves[:, 0], solves[:, 1], solves[:, 2]
+        """A^-1 target (n, t): with the first truncation, with the second, and unweighted."""
+        first, second, plain = torch.split(self.result.solutions[:, : 3 * self.outputs], self.outputs, dim=1)
+        return self.start + first, self.start + second, self.start + plain
+
+    def probe_solves(self) -> Tensor:
+        """A^-1 z of every probe, (n, p)."""
+        return self.result.solutions[:, 3 * self.outputs :]
 
     def log_det(self) -> Tensor:
         """log|A|, one estimate for each probe."""
@@ -86,33 +95,41 @@ class KrylovRun:
         return log_det_series(self.result, self.value_columns)
 
     def quadratic(self) -> Tensor:
-        """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start."""
-        first = inverse_quadratic(self.result, 0, self.truncation.first)
-        second = inverse_quadratic(self.result, 0, self.truncation.second)
+        """target^T A^-1 target = x^T target + x^T remainder + remainder^T A^-1 remainder, x the start; the sum over the
+        outputs."""
+        draws, columns = (self.truncation.first, self.truncation.second), range(self.outputs)
+        first, second = (torch.stack([inverse_quadratic(self.result, k, d) for k in columns]).sum() for d in draws)
         known = (self.start * (self.target + self.remainder)).sum(dtype=torch.float64)
         return known.cpu() + 0.5 * (first + second)
 
     def value_error(self, log_dets: Tensor) -> float:
-        """Standard error of the value, (log|A| + target^T A^-1 target) / 2, by the scatter of what `log_det` found and
-        by the truncations; NaN where there is but one probe."""
+        """The standard error of the value, (t `log|A|` + target^T A^-1 target) / 2; NaN where there is one probe only.
+
+        It comes from the scatter of what `log_det` found and from the truncations.
+        """
         if len(log_dets) == 1:
             return math.nan
-        return 0.5 * math.sqrt(float(log_dets.var()) / len(log_dets) + self.truncation_variance())
+        scatter = self.outputs**2 * float(log_dets.var()) / len(log_dets)
+        return 0.5 * math.sqrt(scatter + self.truncation_variance())
 
     def truncation_variance(self) -> float:
-        """Of log|A| + target^T A^-1 target, over the truncations, as if those of the two terms were independent: more
-        than it is for a coupled pair, where what one misses is positive and the other's negative."""
+        """The variance of t `log|A|` + target^T A^-1 target over the truncations, as if those of the two terms were
+        independent.
+
+        For a coupled pair that is an upper bound: what one misses is positive, and what the other misses is negative.
+        """
         weights = self.result.weights
         inverse_survival = weights.amax(1)  # of a y-solve: that of a longer run is smaller
         last = weights[:, self.truncation.probes]
-        quadratic = roulette_variance(quadratic_series(self.result, 0), inverse_survival, last)
-        log_det = roulette_variance(self._log_det_series.mean(1), last, last)
+        series = torch.stack([quadratic_series(self.result, k) for k in range(self.outputs)]).sum(0)
+        quadratic = roulette_variance(series, inverse_survival, last)
+        log_det = roulette_variance(self.outputs * self._log_det_series.mean(1), last, last)
         return max(0.0, 0.5 * float(quadratic) + float(log_det))
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v (n, p + 1) with E[sum u^T dA v] = dL (Eq. 2)."""
+        """u, v (n, p + t) with E[sum u^T dA v] = dL (Eq. 2)."""
         first, second, _ = self.y_solves()
-        return gradient_vectors(trace_vectors(self.probes, self.result.solutions[:, 3:]), first, second)
+        return gradient_vectors(trace_vectors(self.probes, self.probe_solves()), first, second)
 
     def first_curvatures(self) -> Tensor:
         """u^T A u = e^T B e of every probe of covariance P, (p,) on the CPU: the first direction is u itself."""
@@ -125,15 +142,20 @@ class KrylovRun:
         return spread_of(self.result, self.value_columns)
 
     def controlled(self, control: Control, batch: Batch) -> Tensor:
-        """(2,): what the control variate, taken as a whole, takes from the trace term; where M is dA itself, that
-        without its quadratics, which have gone with the trace term."""
+        """(2,): what the whole control variate takes from the trace term.
+
+        Where M is dA itself, its quadratics are left out; they have gone with the trace term.
+        """
         weights, squares = self.trace_weights(), self.first_curvatures()
         if isinstance(control, NeighbourControl):
             return -control.centre(squares, weights, batch.form, batch.noise)
         return control.losses(self.system, self.probes.dual, squares, weights, batch.form, batch.noise)
 
     def contrasted(self, control: Control, batch: Batch, quadratics: Tensor | None) -> Tensor:
-        """(2,): the same for the contrast. quadratics: where M is dA itself, those of `contrast_control_vectors`."""
+        """(2,): the same for the contrast.
+
+        Where M is dA itself, `quadratics` are those of `contrast_control_vectors`.
+        """
         weights = self.contrast_weights()
         squares = self.first_curvatures()[: len(weights)]
         if isinstance(control, NeighbourControl) and quadratics is not None:
@@ -149,7 +171,9 @@ class KrylovRun:
     def trace_weights(self) -> Tensor:
         """w (p,): the trace term of the gradient is sum_p w_p z_p^T C^-1 dA A^-1 z_p."""
         count = self.probes.dual.shape[1]
-        return torch.full((count,), 0.5 / count, dtype=self.probes.dual.dtype, device=self.probes.dual.device)
+        return torch.full(
+            (count,), 0.5 * self.outputs / count, dtype=self.probes.dual.dtype, device=self.probes.dual.device
+        )
 
     def contrast_weights(self) -> Tensor:
         """w of mean zero, for an even number of probes: the sum has mean zero and the covariance of the trace term."""
@@ -159,23 +183,24 @@ class KrylovRun:
         return weights
 
     def contrast_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v with E[sum u^T dA v] = 0 and the covariance of the gradient, over probes and truncations of the y-solve
-        (not over those of the probes' own solves).
+        """u, v with E[sum u^T dA v] = 0 and the covariance of the gradient.
 
-        Two solves x + a and x + b of independent errors add x^T dA (a + b) to the gradient, up to a^T dA b; their
-        difference gives x^T dA (a - b), of the same covariance. For x stands what the whole run has solved.
+        The covariance is over probes and truncations of the y-solve, not over those of the probes' own solves.
+
+        Two solves x + a and x + b of independent errors add x^T dA (a + b) to the gradient, up to a^T dA b. Their
+        difference gives x^T dA (a - b), of the same covariance. What the whole run has solved stands for x.
         """
         weights = self.contrast_weights()
         count = len(weights)
         first, second, plain = self.y_solves()
-        left = torch.cat([self.probes.dual[:, :count] * weights, -0.5 * plain[:, None]], dim=1)
-        return left, torch.cat([self.result.solutions[:, 3 : 3 + count], (first - second)[:, None]], dim=1)
+        left = torch.cat([self.probes.dual[:, :count] * weights, -0.5 * plain], dim=1)
+        return left, torch.cat([self.probe_solves()[:, :count], first - second], dim=1)
 
     def derivative_of_value_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v with sum u^T dA v = the derivative of value itself, probes and preconditioner held fixed.
+        """u, v with sum u^T dA v = the derivative of the value itself, for fixed probes and preconditioner.
 
-        Unbiased like `gradient_vectors`, and consistent with the value, which line searches need; costs as many
-        columns as there were iterations.
+        It is unbiased like `gradient_vectors`, and consistent with the value, which line searches need. It costs as
+        many columns as there were iterations.
         """
         result, columns = self.result, range(self.value_columns.start, self.value_columns.stop)
         left, right = [], []

@@ -11,9 +11,30 @@ from rtgp.errors import SettingError
 from rtgp.objectives.fourier_algebra import exact_operations, operations
 from rtgp.truncation import Tabulated
 
-_MINIMUM = 8  # by default the base has n over so many columns
-_DEFENCE = 0.1  # part of the probability that is shared out evenly, whatever has been measured: no rung is ever lost
-_MOST_EXACT = 0.5  # of the probability
+
+@dataclass(frozen=True)
+class LadderSettings:
+    """What SS-RFF's ladder is and how its rungs are drawn. Chosen, not fitted.
+
+    Attributes
+    ----------
+    points_per_column : int
+        By default the base has n over this number of columns.
+    defence : float
+        Part of the probability that all rungs share equally, whatever has been measured. So no rung is ever lost.
+    most_exact : float
+        The largest probability of the exact kernel.
+    memory : float
+        Weight of the latest measurement of a rung, once there are as many as its inverse.
+    """
+
+    points_per_column: int = 8
+    defence: float = 0.1
+    most_exact: float = 0.5
+    memory: float = 0.1
+
+
+DEFAULT = LadderSettings()
 
 
 @dataclass(frozen=True)
@@ -27,16 +48,19 @@ class Ladder:
     n: int
     rungs: tuple[int, ...]  # rising, even; the first is the base
     exact_place: int  # columns of the rung that the exact kernel stands for
+    settings: LadderSettings = DEFAULT
 
     @classmethod
-    def build(cls, n: int, minimum: int | None, step: int | str, components: int) -> Ladder:
+    def build(
+        cls, n: int, minimum: int | None, step: int | str, components: int, settings: LadderSettings = DEFAULT
+    ) -> Ladder:
         """From `minimum` columns (n/8 by default) by steps, or by doubling, to below n/2.
 
         Two columns make a frequency: a rung that comes out odd takes one more.
         """
         least, half = 2 * components, n // 2
         if minimum is None:
-            base = max(least, _even(n // _MINIMUM))
+            base = max(least, _even(n // settings.points_per_column))
         elif minimum > half:
             raise SettingError(
                 f"The ladder of SSRFF must begin at no more than half as many features as there are points, {half}: "
@@ -56,7 +80,7 @@ class Ladder:
                 break
             if columns > rungs[-1]:
                 rungs.append(columns)
-        return cls(n, tuple(rungs), columns)
+        return cls(n, tuple(rungs), columns, settings)
 
     @property
     def length(self) -> int:
@@ -89,19 +113,20 @@ class Ladder:
     def fitted(self, sizes: Sequence[float | None]) -> list[float]:
         """P_k proportional to the root mean square of term k, which minimises the variance.
 
-        sizes: as measured; None: not measured, for which theory stands in. The exact term is drawn every other time at
-        most, or the whole would cost as much as the exact method.
+        `sizes` are the measured ones; None for those not measured, for which theory stands in. The exact term is drawn
+        every other time at most, or the whole would cost as much as the exact method.
         """
         theory = self.theory()
         known = [(size, guess) for size, guess in zip(sizes, theory, strict=True) if size is not None]
         unit = sum(size for size, _ in known) / sum(guess for _, guess in known) if known else 1.0
         found = [unit * guess if size is None else size for size, guess in zip(sizes, theory, strict=True)]
         best = _normalised(found if any(found) else theory)
-        mixed = [(1.0 - _DEFENCE) * p + _DEFENCE / self.length for p in best]
-        if self.length == 1 or mixed[-1] <= _MOST_EXACT:
+        defence, most_exact = self.settings.defence, self.settings.most_exact
+        mixed = [(1.0 - defence) * p + defence / self.length for p in best]
+        if self.length == 1 or mixed[-1] <= most_exact:
             return mixed
-        others = (1.0 - _MOST_EXACT) / math.fsum(mixed[:-1])
-        return [*(p * others for p in mixed[:-1]), _MOST_EXACT]
+        others = (1.0 - most_exact) / math.fsum(mixed[:-1])
+        return [*(p * others for p in mixed[:-1]), most_exact]
 
 
 def distribution(probabilities: Sequence[float]) -> Tabulated:

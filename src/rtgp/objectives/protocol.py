@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -11,17 +11,29 @@ from torch import Tensor
 
 from rtgp.errors import RTGPError
 from rtgp.kernels import KernelForm
-from rtgp.solvers.system import PrecisionLimits
+from rtgp.precision import Notices, PrecisionLimits, limits_of
 from rtgp.state import State
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One Gaussian process with its data: residual ~ N(0, K + noise)."""
+    """One Gaussian process with its data: residual ~ N(0, K + noise).
+
+    Of several outputs, residual (n, t), each column is such a draw of its own: one K + noise for all of them.
+    """
 
     form: KernelForm  # K(X, X), without noise
     noise: Tensor  # () or (n,): variances, with their autograd history
-    residual: Tensor  # (n,): y - mean(X), with its autograd history
+    residual: Tensor  # (n,) or (n, t): y - mean(X), with its autograd history
+
+    @property
+    def residuals(self) -> Tensor:
+        """(n, t), a column for each output."""
+        return self.residual if self.residual.ndim == 2 else self.residual[:, None]
+
+    @property
+    def outputs(self) -> int:
+        return self.residuals.shape[1]
 
     @property
     def requires_grad(self) -> bool:
@@ -31,8 +43,7 @@ class Batch:
 
     def limits(self, dtype: torch.dtype | None = None) -> PrecisionLimits:
         """How far the model's own precision may serve, or another."""
-        signal = self.form.diagonal().double() / self.noise.detach().double()
-        return PrecisionLimits.of(signal, self.form.dtype if dtype is None else dtype)
+        return limits_of(self.form, self.noise, dtype)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class EstimateStats:
     method: str
     dtype: torch.dtype
     log_det: float  # of K + noise
-    quadratic: float  # residual^T (K + noise)^-1 residual
+    quadratic: float  # residual^T (K + noise)^-1 residual, summed over the outputs
     condition: float  # upper bound of the condition number of K + noise, in units of the noise
     rounding: float  # what rounding K to the working precision may amount to, in units of the noise
     iterations: int = 0
@@ -53,17 +64,20 @@ class EstimateStats:
     rank: int = 0  # of the preconditioner
     neighbours: int = 0  # of the preconditioner
     preconditioner_reason: str = ""  # why it has its shape; "" where that was asked for
-    rebuilt: bool = False  # whether the preconditioner was made anew
+    rebuilt: bool = False  # whether the preconditioner was rebuilt
     probe_kind: str = ""
     value_error: float = 0.0  # standard error of the value, over probes and truncations; 0: exact, NaN: not known
     features: int = 0  # columns of Fourier features, at most
     effective_dimension: float = 0.0  # tr(K_J (K_J + noise)^-1) of the Fourier features' kernel
     operations: float = 0.0  # floating-point operations, roughly; 0 where they are not counted
+    dtype_reason: str = ""  # why it is not the model's own; "" where it is
+    outputs: int = 1  # that share K + noise
+    rows: int = 0  # targets that are observed, of all models of a batch
 
 
 @dataclass(frozen=True)
 class LossEstimate:
-    """An estimate of the negative log marginal likelihood (not divided by n).
+    """An estimate of the negative log marginal likelihood (not divided by n; of several outputs the sum).
 
     surrogate.backward() gives the gradient estimate; value is the estimate itself, finite and detached. The gradient of
     `contrast` has mean zero and, to first order, the covariance of the gradient estimate over probes and truncations of
@@ -78,7 +92,7 @@ class LossEstimate:
 
 
 @dataclass(frozen=True)
-class Extras:
+class EstimateRequest:
     """What an optimiser wants beside value and gradient."""
 
     contrast: bool = False
@@ -87,14 +101,16 @@ class Extras:
     iterations: int | None = 200  # unless they take more than that; None: as many as it takes
     most_iterations: int | None = None  # of the run itself; a longer one is given up with a ConvergenceError
     hold: bool = False  # keep what is held between calls, for draws that are used again: nothing is learnt or decided
-    once: bool = False  # no call is to follow: what is made must pay in this one
+    complete: bool = False  # no truncation: where draws are used again, nothing but the hyperparameters changes
+    once: bool = False  # no further call comes: what is made must pay in this one
+    notices: Notices = field(default_factory=Notices)  # what has been reported to the user
 
 
 class Objective(Protocol):
     """Estimates the negative log marginal likelihood and its gradient."""
 
     def __call__(
-        self, batch: Batch, generator: torch.Generator | None, extras: Extras | None = None
+        self, batch: Batch, generator: torch.Generator | None, request: EstimateRequest | None = None
     ) -> LossEstimate: ...
 
     def reset(self) -> None:
@@ -102,8 +118,10 @@ class Objective(Protocol):
         ...
 
     def overcome(self, error: RTGPError) -> str | None:
-        """Change what can be changed so that a call that failed may succeed the next time: what was changed, in words;
-        None where nothing is left to change."""
+        """Change something so that a call that failed may succeed the next time.
+
+        What was changed is returned in words; None where nothing is left to change.
+        """
         ...
 
     def state_dict(self) -> State:
@@ -118,15 +136,15 @@ class Objective(Protocol):
 def surrogate_loss(kernel_term: Tensor, noise_weights: Tensor, solve: Tensor, batch: Batch) -> Tensor:
     """A scalar whose gradient is that of the loss: through K, through the noise variances, through the residual.
 
-    noise_weights (n,): dL/dnoise_i; solve (n,): (K + noise)^-1 residual.
+    `noise_weights` (n,) are dL/dnoise_i, and `solve` is (K + noise)^-1 residual, of its shape.
     """
     noise = (batch.noise.expand(batch.form.size) * noise_weights.to(batch.noise.dtype)).sum()
-    data = (batch.residual * solve.to(batch.residual.dtype)).sum()
+    data = (batch.residual * solve.to(batch.residual.dtype).reshape(batch.residual.shape)).sum()
     return kernel_term + noise.to(kernel_term.dtype) + data.to(kernel_term.dtype)
 
 
 def gradient_of(scalar: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """With respect to all of them, as one vector (p,), float64 on the CPU; 0 where it does not depend on one."""
+    """The gradient by all of them, as one vector (p,), float64 on the CPU; 0 where it does not depend on one."""
     found: Sequence[Tensor | None] = [None] * len(parameters)
     if scalar.requires_grad:
         found = torch.autograd.grad(scalar, list(parameters), retain_graph=True, allow_unused=True)

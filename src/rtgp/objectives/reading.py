@@ -1,29 +1,55 @@
-"""The only reader of a user's model: model, likelihood and data become a `Batch`.
+"""The only reader of a user's model: model, likelihood and data become a `Batch`, or several.
 
-Training, prediction, experts, diagnosis and reports read here, and nowhere else. BoTorch's transforms are part of the
-model. Its input transform is applied by the model's forward in training mode; in eval mode the model holds inputs that
-are transformed already. Its outcome transform has been applied when the model was made: `train_targets` are not in the
-units of Y.
+A batch of models is read as that many systems. Several tasks of one model are one system, whose rows are the pairs of
+point and task. Several outputs that share one kernel and noise (`SharedOutputs`: means (t, n), one covariance (n, n),
+targets (t, n)) are one system with t right-hand sides. Training, prediction, experts, diagnosis and reports read here,
+and nowhere else.
+
+BoTorch's transforms are part of the model. Its input transform is applied by the model's forward in training mode; in
+eval mode the model holds inputs that are transformed already. Its outcome transform has been applied when the model was
+made: `train_targets` are not in the units of Y.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.models import GP
-from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
 from rtgp.errors import InputError, RTGPError, UnsupportedModelError
 from rtgp.kernels import KernelForm, read_covariance
+from rtgp.objectives.outputs import SharedOutputs
 from rtgp.objectives.protocol import Batch
+from rtgp.objectives.reading_inputs import (
+    check_one_output,
+    hold,
+    is_plain,
+    output,
+    own_data_of_its_kind,
+    packed,
+    rows_of,
+    untransformed_inputs,
+)
+from rtgp.objectives.reading_noise import known_noise, read_noise
+from rtgp.objectives.reading_rows import Rows
 from rtgp.ownership import without_cycles
+
+__all__ = [
+    "Systems", "check_inputs", "check_model", "check_one_output", "copied", "given_data", "has_data", "held_inputs",
+    "hold", "joint", "known_noise", "mean_of", "noise_level", "noise_of_new", "on_subset", "outcome_transform_of",
+    "output", "own_data", "read", "read_output", "read_systems", "refuse_several_outputs", "rows_of", "set_known_noise",
+    "tensors_of",
+]  # fmt: skip
 
 _SAME = 1e-5  # relative: data that differ by less are the same, in another precision
 
@@ -32,17 +58,18 @@ _SAME = 1e-5  # relative: data that differ by less are the same, in another prec
 
 
 def check_model(model: Any, likelihood: Any, call: str) -> None:
-    """Refuse what is no exact Gaussian process with Gaussian noise. call: how the arguments belong, in words."""
+    """Refuse what is no exact Gaussian process with Gaussian noise. `call` shows the order of the arguments."""
     if isinstance(likelihood, GP) and isinstance(model, Likelihood):
         raise UnsupportedModelError(
             f"Expected {call}, in this order. Got {type(likelihood).__name__} where the likelihood belongs and "
             f"{type(model).__name__} where the model does: exchange them."
         )
-    if not isinstance(likelihood, (GaussianLikelihood, FixedNoiseGaussianLikelihood)):
+    if not isinstance(likelihood, _GaussianLikelihoodBase):
         raise UnsupportedModelError(
-            "Expected a GaussianLikelihood or a FixedNoiseGaussianLikelihood. "
-            f"Got {type(likelihood).__name__}: the marginal likelihood has a closed form for Gaussian noise only. "
-            "Use one of these two, or gpytorch.mlls.VariationalELBO for other likelihoods."
+            "Expected a likelihood of Gaussian noise: GaussianLikelihood, FixedNoiseGaussianLikelihood, "
+            f"MultitaskGaussianLikelihood or HadamardGaussianLikelihood. Got {type(likelihood).__name__}: the marginal "
+            "likelihood has a closed form for Gaussian noise only. Use one of these, or gpytorch.mlls.VariationalELBO "
+            "for other likelihoods."
         )
     if not isinstance(model, GP):
         raise UnsupportedModelError(
@@ -53,8 +80,13 @@ def check_model(model: Any, likelihood: Any, call: str) -> None:
 
 def outcome_transform_of(model: Any) -> str | None:
     """The name of BoTorch's transform of the targets; None where there is none."""
-    transform = getattr(model, "outcome_transform", None)
+    transform = outcome_transform(model)
     return None if transform is None else type(transform).__name__
+
+
+def outcome_transform(model: Any) -> Any:
+    """BoTorch's transform of the targets itself; None where there is none."""
+    return getattr(model, "outcome_transform", None)
 
 
 # Its data.
@@ -62,6 +94,11 @@ def outcome_transform_of(model: Any) -> str | None:
 
 def has_data(model: Any) -> bool:
     return bool(getattr(model, "train_inputs", None)) and getattr(model, "train_targets", None) is not None
+
+
+def is_batch(model: Any) -> bool:
+    """Whether a model holds several sets of training data, as one that BoTorch has fantasised does."""
+    return any(x.ndim > 2 for x in model.train_inputs) or model.train_targets.ndim > 1
 
 
 def held_inputs(model: Any) -> Tensor:
@@ -73,20 +110,22 @@ def held_inputs(model: Any) -> Tensor:
     inputs = model.train_inputs
     if len(inputs) != 1:
         raise UnsupportedModelError(
-            f"Expected a model of one tensor of inputs. Got {len(inputs)}: put them side by side in one tensor and "
-            "take them apart in the model's forward."
+            f"Expected a model of one tensor of inputs here. Got {len(inputs)}: put them side by side in one tensor "
+            "and take them apart in the model's forward, or predict by the model itself, model(x) in eval mode."
         )
     x: Tensor = inputs[0] if inputs[0].ndim != 1 else inputs[0][:, None]
     if x.ndim != 2 or x.shape[0] == 0:
         raise UnsupportedModelError(
-            f"Expected training inputs of shape (n, d) with n > 0. Got {tuple(x.shape)}; batches of models are not "
-            "supported: take one at a time, one for each output."
+            f"Expected training inputs of shape (n, d) with n > 0 here. Got {tuple(x.shape)}: of a batch of models "
+            "take one at a time, or predict by the model itself, model(x) in eval mode."
         )
     return x
 
 
 def own_data(model: Any) -> tuple[Tensor, Tensor]:
-    """The training inputs (n, d), before any transform, and the targets (n,) of a model."""
+    """The training inputs (n, d), before any transform, and the targets (n,) of a model; (t, n) of several outputs."""
+    if not is_plain(model):  # several inputs come as one tensor, for `output` and `hold`
+        return packed(untransformed_inputs(model)), model.train_targets
     x, y = held_inputs(model), model.train_targets
     return (model._original_train_inputs if _holds_transformed(model) else x), y
 
@@ -97,10 +136,14 @@ def _holds_transformed(model: Any) -> bool:
 
 
 def given_data(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """X (n, d), before any transform, and y (n,), in the dtype and on the device of the model's parameters.
+    """X (n, d), before any transform, and y (n,), in the dtype and on the device of the model's parameters; y (t, n)
+    for a model that holds targets of several outputs.
 
-    Data that are not the model's own are an error where it has an outcome transform, and a FutureWarning elsewhere.
+    Data that are not the model's own are an error where it has an outcome transform, or is more than one model of one
+    output, and a FutureWarning elsewhere. Several inputs come as one tensor, for `output` and `hold`.
     """
+    if not is_plain(model):
+        return own_data_of_its_kind(model, X, y)
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
     dtype = torch.get_default_dtype() if like is None else like.dtype
     device = torch.device("cpu") if like is None else like.device
@@ -113,10 +156,13 @@ def given_data(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     X = X[:, None] if X.ndim == 1 else X
     if X.ndim == 2 and y.shape == (X.shape[0], 1) and hasattr(model, "num_outputs"):  # as BoTorch's users have it
         y = y[:, 0]
+    if X.ndim == 2 and y.ndim == 2 and has_data(model) and y.shape == model.train_targets.shape[:1] + X.shape[:1]:
+        return _compared(model, X, y)
     if X.ndim == 3 or (y.ndim == 2 and X.ndim == 2 and y.shape[0] == X.shape[0] and y.shape[1] > 1):
         raise UnsupportedModelError(
             f"Expected one model of one output, X (n, d) and y (n,). Got {tuple(X.shape)} and {tuple(y.shape)}: "
-            "several outputs, or a batch of models. Make and train one for each, such as SingleTaskGP(X, Y[:, [0]])."
+            "several outputs, or a batch of models, of which this model has none. Make a model that has them, or one "
+            "for each, such as SingleTaskGP(X, Y[:, [0]])."
         )
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
         raise InputError(
@@ -194,13 +240,18 @@ def copied(model: Any, likelihood: Any = None) -> tuple[Any, Any]:
 
 
 def on_subset(model: Any, likelihood: Any, X: Tensor, y: Tensor, index: Tensor) -> tuple[Any, Any, Tensor, Tensor]:
-    """Copies in float64 that hold some of the points, and these."""
+    """Float64 copies of a model and its likelihood that hold some of the points, and these points."""
+    if not is_plain(model):
+        raise UnsupportedModelError(
+            "Expected one model of one output, of which some of the points can be taken. Got a batch of models, "
+            "several tasks or several inputs: take a method that needs all points alone, such as rtgp.RRCG()."
+        )
     own, noise = copied(model, likelihood)
     own.double().train(), noise.double().train()
     for module in own.modules():  # the range of the inputs is that of all points, or the units would be others
         if getattr(module, "learn_coefficients", False):
             module.learn_coefficients = False
-    x, t = X[index].double(), y[index].double()
+    x, t = X[index].double(), y[..., index].double()
     own.set_train_data(x, t, strict=False)
     set_known_noise(noise, index)
     return own, noise, x, t
@@ -209,16 +260,8 @@ def on_subset(model: Any, likelihood: Any, X: Tensor, y: Tensor, index: Tensor) 
 # Its noise.
 
 
-def known_noise(likelihood: Any) -> Tensor | None:
-    """The noise variances (n,) that are known of each training point; None where one is learned."""
-    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        return None
-    noise: Tensor = likelihood.noise_covar.noise
-    return noise
-
-
 def set_known_noise(likelihood: Any, index: Tensor) -> None:
-    """Keep the known noise of some of the points; nothing where it is learned."""
+    """Keep the known noise of some of the points; nothing changes where it is learned."""
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         likelihood.noise_covar.noise = likelihood.noise_covar.noise[index]
 
@@ -229,22 +272,11 @@ def noise_level(likelihood: Any) -> Tensor:
     return noise
 
 
-def noise_of(likelihood: Any, n: int, *params: Any, **kwargs: Any) -> Tensor:
-    """The noise variances of n training points, () or (n,), with their autograd history."""
-    known = known_noise(likelihood)
-    if known is not None and "noise" not in kwargs:
-        _check_noise_shape(known, n)
-    noise = likelihood._shaped_noise_covar(torch.Size([n]), *params, **kwargs)
-    variances: Tensor = noise.diag_values if isinstance(noise, ConstantDiagLinearOperator) else noise.diagonal()
-    if variances.numel() == 1:
-        return variances.reshape(())
-    _check_noise_shape(variances, n)
-    return variances
-
-
 def noise_of_new(likelihood: Any, noise: Tensor | float | None, m: int) -> Tensor:
-    """The noise variances of m new observations, () or (m,) float64. noise: theirs, where the training points' are
-    known."""
+    """The noise variances of m new observations, () or (m,) float64.
+
+    `noise` gives them where those of the training points are known.
+    """
     if known_noise(likelihood) is None:
         if noise is not None:
             raise InputError("Expected no 'noise' with a GaussianLikelihood, whose own noise is used. Leave it out.")
@@ -264,42 +296,108 @@ def noise_of_new(likelihood: Any, noise: Tensor | float | None, m: int) -> Tenso
     return given + second.to(given.device).sum()
 
 
-def _check_noise_shape(noise: Tensor, n: int) -> None:
-    if noise.shape != (n,):
-        raise InputError(
-            f"Expected one noise variance, or one for each of the {n} training points. Got shape "
-            f"{tuple(noise.shape)}: make the likelihood without a batch shape and with noise of shape ({n},)."
-        )
-
-
 # The whole.
 
 
+@dataclass(frozen=True)
+class Systems:
+    """What a model's output on its training inputs comes to."""
+
+    batches: tuple[Batch, ...]  # one for each model of a batch, in the order of its flattened shape
+    shape: torch.Size  # () of a single model
+    count: int  # targets of each model, missing ones included: what GPyTorch divides by
+
+
 def read(model: Any, likelihood: Any, check: bool = True) -> Batch:
-    """The prior of a model on the data it holds. check: False leaves it to the caller to look for NaN."""
+    """The prior of a model on the data it holds. Without `check` the caller looks for NaN."""
     dist = model.forward(held_inputs(model))
-    return read_output(model, likelihood, dist, model.train_targets, check=check)
+    return _only(read_systems(model, likelihood, dist, model.train_targets, check=check, prior=True))
 
 
 def read_output(
     model: Any, likelihood: Any, dist: Any, target: Any, *params: Any, check: bool = True, **kwargs: Any
 ) -> Batch:
     """The same from the model's output on its training inputs, `model(train_x)`, and the targets."""
-    mean = mean_of(dist)
-    _check_target(model, target, mean)
-    form = _form_of(model, dist)
-    noise = noise_of(likelihood, mean.shape[0], *params, **kwargs)
-    read = [*_inputs(model), mean, target, *form.tensors, noise.log()]
-    if check and not _all_finite(read):  # one look at all of them; which it is, is asked where there is one
+    return _only(read_systems(model, likelihood, dist, target, *params, check=check, **kwargs))
+
+
+def _only(systems: Systems) -> Batch:
+    if systems.shape.numel() != 1:
+        raise UnsupportedModelError(
+            f"Expected one model here. Got a batch of models, of shape {tuple(systems.shape)}: take one at a time."
+        )
+    return systems.batches[0]
+
+
+def read_systems(
+    model: Any,
+    likelihood: Any,
+    dist: Any,
+    target: Any,
+    *params: Any,
+    check: bool = True,
+    prior: bool = False,
+    **kwargs: Any,
+) -> Systems:
+    """The systems behind a model's output on its training inputs and the targets. prior: whether the caller knows that
+    the output is the prior, whatever mode the model is in."""
+    _check_output(model, dist, prior)
+    _check_target(model, target, dist)
+    if isinstance(dist, SharedOutputs):
+        return _read_shared_outputs(model, likelihood, dist, target, params, kwargs, check)
+    noise, covariance = read_noise(model, likelihood, dist, params, kwargs), dist.lazy_covariance_matrix
+    rows = Rows.of(dist, target)
+    shapes = (dist.loc.shape[:-1], covariance.batch_shape, noise.variances.shape[:-1], rows.target.shape[:-1])
+    shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    mean, y = (values.expand(*shape, rows.size) for values in (dist.loc, rows.target))
+    batches = []
+    for at in itertools.product(*map(range, shape)):
+        form = read_covariance(covariance, at=at or None)
+        batch = rows.observed_of(form, noise, at, mean[at], y[at])
+        if check:
+            _check_batch(model, batch, rows.kept(mean[at]), rows.kept(y[at]))
+        batches.append(batch)
+    return Systems(tuple(batches), shape, dist.event_shape.numel())
+
+
+def _read_shared_outputs(
+    model: Any, likelihood: Any, dist: SharedOutputs, target: Tensor, params: Any, kwargs: Any, check: bool
+) -> Systems:
+    """One system, whose right-hand sides are the outputs."""
+    mean: Tensor = dist.mean
+    covariance = dist.lazy_covariance_matrix
+    if mean.ndim != 2 or not dist.islazy or covariance.ndim != 2:
+        raise InputError(
+            "Expected SharedOutputs of means (t, n) and one covariance (n, n), such as covar_module(x). Got means "
+            f"of shape {tuple(mean.shape)} and a covariance of shape {tuple(covariance.shape)}."
+        )
+    if target.shape != mean.shape:
+        raise InputError(
+            f"Expected targets of shape {tuple(mean.shape)}, a row for each output. Got shape {tuple(target.shape)}."
+        )
+    noise = read_noise(model, likelihood, MultivariateNormal(mean[0], covariance), params, kwargs)
+    batch = Batch(read_covariance(covariance), noise.at((), mean.shape[1]), (target - mean).T.contiguous())
+    if check:
+        _check_batch(model, batch, mean, target)
+    return Systems((batch,), torch.Size(), mean.numel())
+
+
+def _check_batch(model: Any, batch: Batch, mean: Tensor, target: Tensor) -> None:
+    read = [*_inputs(model), mean, target, *batch.form.tensors, batch.noise.log()]
+    if not _all_finite(read):  # one look at all of them; which it is, is asked where there is one
         check_inputs(model)
-        _check_values(mean, target, form, noise)
-    return Batch(form, noise, target - mean)
+        _check_values(mean, target, batch.form, batch.noise)
 
 
-def joint(model: Any, x: Tensor, x_new: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, KernelForm]:
-    """In eval mode: the prior mean of new points (m,), and the form of the training points x, as the model holds them,
-    followed by the new ones."""
-    if hasattr(model, "transform_inputs"):  # BoTorch
+def joint(
+    model: Any, x: Tensor, x_new: Tensor, dtype: torch.dtype | None = None, transformed: bool = False
+) -> tuple[Tensor, KernelForm]:
+    """The prior mean of new points, (m,) or (m, t), and the form of the training points x followed by the new ones.
+
+    For a model in eval mode, with x as the model holds them. transformed: whether the new points have gone through
+    BoTorch's input transform already.
+    """
+    if hasattr(model, "transform_inputs") and not transformed:  # BoTorch
         m, x_new = x_new.shape[0], model.transform_inputs(x_new)
         if x_new.shape[:-1] != (m,):
             raise UnsupportedModelError(
@@ -310,28 +408,41 @@ def joint(model: Any, x: Tensor, x_new: Tensor, dtype: torch.dtype | None = None
     mean, form = mean_of(dist), read_covariance(dist.lazy_covariance_matrix, dtype)
     if not _all_finite([mean, *form.tensors]):
         _check_values(mean, mean, form, mean.new_ones(()))
-    return mean[x.shape[0] :], form
+    return mean[..., x.shape[0] :].movedim(-1, 0), form
 
 
 def mean_of(dist: Any) -> Tensor:
-    """The mean (n,) of a model's output."""
-    if isinstance(dist, MultitaskMultivariateNormal):
+    """The mean (n,) of the output of one model; (t, n) of several outputs that share one covariance (n, n)."""
+    mean: Tensor = dist.mean
+    if mean.ndim != 1 and not isinstance(dist, SharedOutputs):
         raise UnsupportedModelError(
-            "Expected a model of one output. Got a multitask model (its output is a MultitaskMultivariateNormal): "
-            "train one model for each task, or use gpytorch.mlls."
+            f"Expected one model of one output, (n,). Got an output of shape {tuple(mean.shape)}, a batch of models or "
+            "several tasks: predict by the model itself, model(x) in eval mode."
         )
+    return mean
+
+
+def _check_output(model: Any, dist: Any, prior: bool) -> None:
     if not isinstance(dist, MultivariateNormal):
         raise InputError(
             "Expected the model's output on its training inputs, a MultivariateNormal. "
             f"Got {type(dist).__name__} instead: call mll(model(train_x), train_y)."
         )
-    mean: Tensor = dist.mean
-    if mean.ndim != 1:
-        raise UnsupportedModelError(
-            f"Expected one model, whose output has shape (n,). Got a batch of models, of output shape "
-            f"{tuple(mean.shape)}: train one model at a time, one for each output."
+    if not model.training and not prior:
+        raise InputError(
+            "Expected the model's prior on its training inputs. The model is in eval mode, in which model(x) is "
+            "the posterior: call model.train() before mll(model(train_x), train_y)."
         )
-    return mean
+
+
+def refuse_several_outputs(model: Any, what: str) -> None:
+    """Refuse a model of `SharedOutputs`. what: cannot be had of it, in words."""
+    targets = own_data(model)[1]
+    if targets.ndim != 1:
+        raise UnsupportedModelError(
+            f"Expected a model of one output for {what}. Got targets of shape {tuple(targets.shape)}: make a model for "
+            "each output."
+        )
 
 
 def check_inputs(model: Any) -> None:
@@ -348,25 +459,13 @@ def _inputs(model: Any) -> list[Tensor]:
     return [x for x in getattr(model, "train_inputs", None) or () if isinstance(x, Tensor)]
 
 
-def _form_of(model: Any, dist: MultivariateNormal) -> KernelForm:
-    try:
-        return read_covariance(dist.lazy_covariance_matrix)
-    except UnsupportedModelError as error:
-        if model.training:
-            raise
-        raise InputError(
-            "Expected the model's prior on its training inputs. The model is in eval mode, in which model(x) is "
-            "the posterior: call model.train() before mll(model(train_x), train_y)."
-        ) from error
-
-
 def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether all values are finite: a sum of others is not. Waits for a card once."""
     sums = [tensor.detach().sum(dtype=torch.float64) for tensor in tensors]
     return bool(torch.isfinite(torch.stack(sums)).all())
 
 
-def _check_target(model: Any, target: Any, mean: Tensor) -> None:
+def _check_target(model: Any, target: Any, dist: MultivariateNormal) -> None:
     if not isinstance(target, Tensor):
         raise InputError(
             f"Expected targets as a torch.Tensor. Got {type(target).__name__} instead: pass torch.as_tensor(train_y)."
@@ -379,13 +478,20 @@ def _check_target(model: Any, target: Any, mean: Tensor) -> None:
             f"Expected the model's own targets: it has an outcome transform ({transform}), and they are not in the "
             f"units of Y. Got others, of shape {tuple(target.shape)}: pass model.train_targets."
         )
-    if target.shape != mean.shape:
+    mean, event = dist.mean, dist.event_shape
+    shapes = dist.loc.shape[:-1], dist.lazy_covariance_matrix.batch_shape
+    batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    if target.shape[-len(event) :] != event or not _broadcast(target.shape[: -len(event)], batch):
         flat = target.numel() == mean.numel()
         raise InputError(
             f"Expected targets of shape {tuple(mean.shape)}, one for each training point. "
             f"Got shape {tuple(target.shape)}: "
             + ("pass train_y.reshape(-1)." if flat else "pass as many targets as the model has training points.")
         )
+
+
+def _broadcast(shape: torch.Size, other: torch.Size) -> bool:
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(shape), reversed(other), strict=False))
 
 
 def _check_values(mean: Tensor, target: Tensor, form: KernelForm, noise: Tensor) -> None:
@@ -395,8 +501,11 @@ def _check_values(mean: Tensor, target: Tensor, form: KernelForm, noise: Tensor)
             "Lower the learning rate."
         )
     if not bool(torch.isfinite(target).all()):
-        row = int((~torch.isfinite(target)).nonzero()[0, 0])
-        raise InputError(f"Expected finite targets. Got NaN or infinity, first at row {row}: drop those rows.")
+        row = int((~torch.isfinite(target)).nonzero()[0, -1])
+        raise InputError(
+            f"Expected finite targets. Got NaN or infinity, first at row {row}: drop those rows, or leave out those "
+            "that are NaN by gpytorch.settings.observation_nan_policy('mask')."
+        )
     for tensor in form.tensors:
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(

@@ -10,7 +10,7 @@ So does a factor on the gradients of all features alike, in the base and in ever
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ from torch import Tensor
 from rtgp.errors import RTGPError
 from rtgp.kernels.spectral import components_of
 from rtgp.objectives.cholesky import CholeskyObjective
-from rtgp.objectives.fourier import estimate_of, make_spectrum, widened
+from rtgp.objectives.fourier import estimate_of, make_spectrum
 from rtgp.objectives.fourier_algebra import FourierLoss, FourierSystem, Loss, exact_operations
-from rtgp.objectives.ladder import Ladder, distribution
-from rtgp.objectives.protocol import Batch, Extras, LossEstimate
+from rtgp.objectives.ladder import Ladder, LadderSettings, distribution
+from rtgp.objectives.protocol import Batch, EstimateRequest, LossEstimate
 from rtgp.objectives.term_sizes import TermSizes
+from rtgp.precision import in_float64
 from rtgp.state import State
 from rtgp.truncation import estimate, single_sample
 
@@ -36,12 +37,16 @@ class SingleSampleSettings:
     probabilities: str  # "paper": 1/J; "fitted": to the sizes of the terms in earlier calls
     scaled: bool  # whether the features' gradient is multiplied by its regression coefficient in earlier calls
     frequencies: str  # "random" or "orthogonal"
+    ladder: LadderSettings = field(default_factory=LadderSettings)
 
 
 class SingleSampleObjective:
     """Holds what earlier calls have shown of the terms: the next draw depends on the past alone, never on itself.
 
-    frozen: for deterministic optimisers. Every term with weight one: the series sums to the exact loss.
+    Parameters
+    ----------
+    frozen : bool
+        For deterministic optimisers. Every term with weight one: the series sums to the exact loss.
     """
 
     def __init__(self, settings: SingleSampleSettings, frozen: bool = False) -> None:
@@ -61,16 +66,18 @@ class SingleSampleObjective:
 
     def load_state_dict(self, state: State) -> None:
         self.reset()
-        self._past = TermSizes.from_state_dict(state)
+        self._past = TermSizes.from_state_dict(state, self.settings.ladder)
 
     def __call__(
-        self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
+        self, batch: Batch, generator: torch.Generator | None = None, request: EstimateRequest | None = None
     ) -> LossEstimate:
-        batch = widened(batch)
+        batch = replace(batch, form=in_float64(batch.form))
+        exact = EstimateRequest() if request is None else EstimateRequest(notices=request.notices)
         components = components_of(batch.form)
-        ladder = Ladder.build(batch.form.size, self.settings.minimum, self.settings.step, len(components))
+        settings = self.settings
+        ladder = Ladder.build(batch.form.size, settings.minimum, settings.step, len(components), settings.ladder)
         if self.frozen:
-            return estimate_of(self._exact_loss(batch), batch, "ss-rff", 0, 0.0, exact_operations(ladder.n))
+            return estimate_of(self._exact_loss(batch, exact), batch, "ss-rff", 0, 0.0, exact_operations(ladder.n))
         scale = self.scale(ladder)
         weighting = single_sample(distribution(self.probabilities(ladder)), generator=generator)
         # All frequencies, however few the drawn term needs: the draw of one does not change the other.
@@ -79,7 +86,7 @@ class SingleSampleObjective:
         columns = ladder.needed(term)
         found = FourierSystem(batch, spectrum, columns[-1]).losses(columns, batch.requires_grad)
         losses = {count: loss.scaled(scale) for count, loss in zip(columns, found, strict=True)}
-        series = _Telescope(ladder, losses, lambda: self._exact_loss(batch))
+        series = _Telescope(ladder, losses, lambda: self._exact_loss(batch, exact))
         (rest,) = estimate(series, weighting)
         if batch.requires_grad:
             self._measure(ladder, term, found, series, batch)
@@ -98,8 +105,8 @@ class SingleSampleObjective:
         """What the gradients of all features are multiplied by in the next call."""
         return self._past.of(ladder).scale() if self.settings.scaled else 1.0
 
-    def _exact_loss(self, batch: Batch) -> Loss:
-        found = self._exact(batch)
+    def _exact_loss(self, batch: Batch, request: EstimateRequest) -> Loss:
+        found = self._exact(batch, None, request)
         return Loss(found.surrogate, found.stats.log_det, found.stats.quadratic)
 
     def _measure(

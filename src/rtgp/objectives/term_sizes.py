@@ -7,18 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp.objectives.ladder import Ladder
+from rtgp.objectives.ladder import DEFAULT, Ladder, LadderSettings
 from rtgp.state import State, saved_count, saved_tensor
 
 _MOST_CALLS = 2**53  # that a count in a checkpoint is believed
-_MEMORY = 0.1  # weight of the latest measurement, once there are as many as its inverse
 
 
 class TermSizes:
     """Running means over the calls in which a term was drawn. Gradients are with respect to logarithms, (p,)."""
 
-    def __init__(self, n: int = 0, length: int = 0) -> None:
-        self._n = n  # of the data that was measured on
+    def __init__(self, n: int = 0, length: int = 0, settings: LadderSettings = DEFAULT) -> None:
+        self._n, self._settings = n, settings  # n: of the data that was measured on
         self._counts = torch.zeros(length, dtype=torch.int64)
         self._squares = torch.zeros(length, dtype=torch.float64)  # |g_k - g_{k-1}|^2 for each term but the last
         self._moments = torch.zeros(3, dtype=torch.float64)  # |e|^2, e^T g, |g|^2: exact gradient, largest features'
@@ -26,15 +25,15 @@ class TermSizes:
     def of(self, ladder: Ladder) -> TermSizes:
         """These, if they were measured on this ladder; else none."""
         fits = self._n == ladder.n and len(self._counts) == ladder.length
-        return self if fits else TermSizes(ladder.n, ladder.length)
+        return self if fits else TermSizes(ladder.n, ladder.length, ladder.settings)
 
     def state_dict(self) -> State:
         held = {"counts": self._counts.clone(), "squares": self._squares.clone(), "moments": self._moments.clone()}
         return {"n": self._n, **held}
 
     @classmethod
-    def from_state_dict(cls, state: State) -> TermSizes:
-        found = cls(saved_count(state, "n"))
+    def from_state_dict(cls, state: State, settings: LadderSettings = DEFAULT) -> TermSizes:
+        found = cls(saved_count(state, "n"), settings=settings)
         found._counts = saved_tensor(state, "counts", (None,), torch.int64, (0, _MOST_CALLS)).clone()
         found._squares = saved_tensor(state, "squares", (len(found._counts),), between=(0.0, math.inf)).clone()
         found._moments = saved_tensor(state, "moments", (3,)).clone()
@@ -54,7 +53,7 @@ class TermSizes:
 
     def _rate(self, term: int) -> float:
         self._counts[term - 1] += 1
-        return max(_MEMORY, 1.0 / int(self._counts[term - 1]))
+        return max(self._settings.memory, 1.0 / int(self._counts[term - 1]))
 
     def scale(self) -> float:
         """The regression coefficient of the exact gradient on the features', within [0, 1]; 1 where it is not known.

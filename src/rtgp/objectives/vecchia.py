@@ -25,8 +25,9 @@ from torch import Tensor
 from rtgp.errors import RTGPError
 from rtgp.kernels import KernelForm
 from rtgp.kernels.forms import Gradients, add_rows
-from rtgp.objectives.protocol import Batch, EstimateStats, Extras, LossEstimate, surrogate_loss
+from rtgp.objectives.protocol import Batch, EstimateRequest, EstimateStats, LossEstimate, surrogate_loss
 from rtgp.operators import attach_gradients
+from rtgp.precision import in_float64
 from rtgp.preconditioners.nearest import nearest_earlier
 from rtgp.preconditioners.sparse_factor import factored, is_missing, on_threads, pieces_of, system_blocks, with_points
 from rtgp.state import State, saved_count, saved_tensor
@@ -47,7 +48,7 @@ class VecchiaObjective:
         self.reset()
 
     def reset(self) -> None:
-        """Draw the order and find the neighbours anew in the next call."""
+        """Draw the order and find the neighbours again in the next call."""
         self._size = 0
         self._index: Tensor | None = None  # (rows, m + 1): the neighbours, and the point itself last
 
@@ -83,22 +84,22 @@ class VecchiaObjective:
         return self._index
 
     def __call__(
-        self, batch: Batch, generator: torch.Generator | None = None, extras: Extras | None = None
+        self, batch: Batch, generator: torch.Generator | None = None, request: EstimateRequest | None = None
     ) -> LossEstimate:
-        form = batch.form.widened() or batch.form
+        form = in_float64(batch.form)
         n, device = form.size, form.device
         index = self._neighbours(form, generator)
         noise = batch.noise.detach().double().expand(n)
         scale, times = noise.rsqrt(), n / len(index)
-        residual = batch.residual.detach().double() * scale
+        residual, outputs = batch.residuals.detach().double() * scale[:, None], batch.outputs
         differentiable = batch.requires_grad
         parts = in_threads(
             lambda rows: _densities(form, scale, residual, index[rows], differentiable), len(index), on_threads(form)
         )
         log_dets = 2.0 * torch.cat([part.log_roots for part in parts]) + noise[index[:, -1]].log()
         quadratics = torch.cat([part.squares for part in parts])
-        losses = 0.5 * (log_dets + quadratics)
-        value = times * losses.sum() + 0.5 * n * math.log(2.0 * math.pi)
+        losses = 0.5 * (outputs * log_dets + quadratics)
+        value = times * losses.sum() + 0.5 * outputs * n * math.log(2.0 * math.pi)
         surrogate = value
         if differentiable:
             zero = torch.zeros((), dtype=torch.float64, device=device)
@@ -116,6 +117,7 @@ class VecchiaObjective:
             condition=1.0 + index.shape[1] * float((form.diagonal().double() / noise).max()),
             rounding=0.0,  # of sums over a few points only, in float64
             value_error=0.0 if len(index) == n else _standard_error(losses, n),
+            outputs=outputs,
         )
         return LossEstimate(surrogate, value, stats)
 
@@ -125,39 +127,41 @@ class _Densities:
     """Of some of the points."""
 
     log_roots: Tensor  # log R_last,last of each
-    squares: Tensor  # t^2 of each
+    squares: Tensor  # t^2 of each, summed over the outputs
     gradients: Gradients  # of their sum, with respect to the tensors of the form; the following likewise
     by_noise: Tensor  # (n,)
-    by_residual: Tensor  # (n,)
+    by_residual: Tensor  # (n, outputs)
 
 
 def _densities(form: KernelForm, scale: Tensor, residual: Tensor, index: Tensor, differentiable: bool) -> _Densities:
-    """index (b, m + 1): what each point is conditioned on, and the point; residual (n,): in units of the noise."""
-    log_roots, squares, n = [], [], form.size
-    gradients = form.zero_gradients()
-    by_noise, by_residual = (torch.zeros(n, dtype=torch.float64, device=form.device) for _ in range(2))
+    """index (b, m + 1): what each point is conditioned on, and the point; residual (n, outputs): in units of the
+    noise."""
+    log_roots, squares = [], []
+    gradients, outputs = form.zero_gradients(), residual.shape[1]
+    by_noise, by_residual = torch.zeros_like(residual[:, 0]), torch.zeros_like(residual)
     for rows in pieces_of(len(index), index.shape[1], form.device):
         points = index[rows]
         kernel, pull = form.gathered_with_pullback(points) if differentiable else (form.gathered(points), None)
         # In units of the noise: R and t are those of S Sigma S and S r.
         factor, _ = factored(system_blocks(kernel, scale, points))
-        r = residual[points].masked_fill_(is_missing(points), 0.0)
-        solved = torch.linalg.solve_triangular(factor, r[:, :, None], upper=False)[:, :, 0]
+        r = residual[points].masked_fill_(is_missing(points)[:, :, None], 0.0)
+        solved = torch.linalg.solve_triangular(factor, r, upper=False)  # (b, m + 1, outputs)
         t = solved[:, -1].clone()
         log_roots.append(factor[:, -1, -1].log())
-        squares.append(t.square())
+        squares.append(t.square().sum(1))
         if pull is None:
             continue
         solved[:, -1] = 0.0
-        unit = torch.zeros_like(solved)
+        unit = torch.zeros_like(solved[:, :, :1])
         unit[:, -1] = 1.0
-        right = torch.stack([unit, solved], dim=-1)
-        g, a = torch.linalg.solve_triangular(factor.mT, right, upper=True).mul_(scale[points, None]).unbind(-1)
-        p = 0.25 * (1.0 - t.square())[:, None] * g - 0.5 * t[:, None] * a
+        right = torch.cat([unit, solved], dim=-1)
+        found = torch.linalg.solve_triangular(factor.mT, right, upper=True).mul_(scale[points, None])
+        g, a = found[:, :, 0], found[:, :, 1:]
+        p = 0.25 * (outputs - t.square().sum(1))[:, None] * g - 0.5 * (a @ t[:, :, None])[:, :, 0]
         weight = p[:, :, None] * g[:, None, :]
         pull(weight + weight.mT, gradients)
         add_rows(by_noise, points.reshape(-1), (2.0 * p * g).reshape(-1))
-        add_rows(by_residual, points.reshape(-1), (t[:, None] * g).reshape(-1))
+        add_rows(by_residual, points.reshape(-1), (t[:, None] * g[:, :, None]).reshape(-1, outputs))
     return _Densities(torch.cat(log_roots), torch.cat(squares), gradients, by_noise, by_residual)
 
 

@@ -12,12 +12,18 @@ from rtgp.kernels.forms import Gradients, KernelForm, Scaled, unique
 from rtgp.operators.product import wide_product
 from rtgp.operators.protocol import CrossOperator, attach_gradients, columns, tiles
 
+# Rows and columns of a tile, by kind of device. A CPU keeps a few tiles of float64 in its cache.
+TILE_SIZES = {"cpu": 512, "cuda": 4096}
+TILE = 1024  # of any other kind, and where nobody has chosen
 Weight = Callable[[slice, slice], Tensor]  # a symmetric matrix by its blocks
 
 
 class BlockOperator(ABC):
-    """K = scale * K_unit, evaluated in square tiles. The scale is kept apart from K_unit, whose entries then use the
-    whole of a float32 however large outputscale / noise becomes."""
+    """K = scale * K_unit, evaluated in square tiles.
+
+    The scale is kept apart from K_unit, whose entries then use the whole of a float32 however large outputscale / noise
+    becomes.
+    """
 
     def __init__(self, form: KernelForm, tile: int) -> None:
         self.form, self.tile = form, tile
@@ -40,12 +46,23 @@ class BlockOperator(ABC):
     def hyperparameters(self) -> tuple[Tensor, ...]:
         return self.form.hyperparameters
 
-    def renew(self, form: KernelForm) -> bool:
+    def renew(self, form: KernelForm, least_noise: Tensor | float = 0.0) -> bool:
         return False
 
     @abstractmethod
     def matmul(self, v: Tensor) -> Tensor:
-        """K v, (n, r) -> (n, r)."""
+        """K v, without autograd history.
+
+        Parameters
+        ----------
+        v : Tensor
+            Right-hand sides, (n, r).
+
+        Returns
+        -------
+        Tensor
+            The product, (n, r).
+        """
 
     def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
         return self.matmul(v * s[:, None]).mul_(s[:, None]).add_(v)
@@ -72,12 +89,12 @@ class BlockOperator(ABC):
                 yield rows, cols
 
     def _counted_tiles(self) -> Iterator[tuple[slice, slice, float]]:
-        """Tiles whose sum, each taken so many times, is that over all of K."""
+        """Tiles with a factor each; the sum over them, times the factors, is that over all of K."""
         for rows, cols in self._upper_tiles():
             yield rows, cols, 1.0 if rows == cols else 2.0  # the mirror image below the diagonal
 
     def _summed(self, total: Tensor, gradients: Gradients) -> tuple[Tensor, Gradients]:
-        """What the tiles seen here add up to, and those seen elsewhere, where there is such a place."""
+        """The sum over the tiles seen here and those seen on other ranks, where there are some."""
         return total, gradients
 
     def _row_tiles(self) -> list[slice]:
@@ -144,6 +161,8 @@ class BlockOperator(ABC):
         return self.form.derivatives(rows, cols, v, block)
 
     def cross(self, x_new: Tensor) -> CrossOperator:
+        return self.cross_of(self.form.extended(x_new[:, None] if x_new.ndim == 1 else x_new))
+
+    def cross_of(self, joint: KernelForm) -> CrossOperator:
         n = self.form.size
-        joint = self.form.extended(x_new[:, None] if x_new.ndim == 1 else x_new)
         return CrossOperator(joint, slice(n, joint.size), slice(0, n), self.tile)

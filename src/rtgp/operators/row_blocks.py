@@ -9,11 +9,11 @@ from torch import Tensor
 
 from rtgp.errors import SettingError
 from rtgp.kernels.forms import KernelForm
+from rtgp.operators.gpu.availability import SUPPORTED, stationary, supported
+from rtgp.operators.gpu.points import prepare
+from rtgp.operators.gpu.settings import Tuning
 from rtgp.operators.product import stored_product, wide_product
 from rtgp.operators.protocol import tiles
-from rtgp.operators.triton.availability import SUPPORTED, stationary, supported
-from rtgp.operators.triton.points import prepare
-from rtgp.operators.triton.settings import Tuning
 
 _WIDE_TILE = 1024  # columns whose products are summed in the working precision
 
@@ -111,6 +111,6 @@ class FusedRows(RowBlock):
         return self._product(v, wide=True)
 
     def _product(self, v: Tensor, wide: bool) -> Tensor:
-        from rtgp.operators.triton.product import product
+        from rtgp.operators.gpu.product import product
 
         return product(self._pair, v, wide=wide)

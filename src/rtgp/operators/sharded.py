@@ -16,15 +16,36 @@ from rtgp.distributed import Group, checksum
 from rtgp.errors import SettingError
 from rtgp.kernels.forms import Gradients, KernelForm
 from rtgp.operators.blocks import BlockOperator
+from rtgp.operators.gpu import TritonOperator
 from rtgp.operators.protocol import columns, tiles
 from rtgp.operators.row_blocks import FusedRows, RowBlock, StoredRows, TiledRows
-from rtgp.operators.triton import TritonOperator
 
 _ROWS: dict[str, type[RowBlock]] = {"dense": StoredRows, "tiled": TiledRows, "triton": FusedRows}
 
 
 class ShardedOperator(BlockOperator):
-    """K(X, X) of which this rank computes its own rows, by the way named `local`: "dense", "tiled" or "triton"."""
+    """K(X, X) spread over ranks, of which this one computes its own rows.
+
+    Parameters
+    ----------
+    form : KernelForm
+        The kernel and its points.
+    tile : int
+        Rows and columns of a tile.
+    group : Group
+        The ranks.
+    local : {"dense", "tiled", "triton"}
+        What each rank does with its rows.
+
+    Examples
+    --------
+    >>> import gpytorch, torch
+    >>> from rtgp import distributed, operators
+    >>> form = operators.make(gpytorch.kernels.RBFKernel(), torch.zeros(4, 1)).form
+    >>> K = operators.ShardedOperator(form, 512, distributed.Group.alone(), "dense")
+    >>> K.matmul(torch.ones(4, 1))[0].item(), K.stored_bytes
+    (4.0, 64)
+    """
 
     def __init__(self, form: KernelForm, tile: int, group: Group, local: str) -> None:
         super().__init__(form, tile)
@@ -40,7 +61,7 @@ class ShardedOperator(BlockOperator):
 
     @property
     def stored_bytes(self) -> int:
-        """Of the part of K that this rank keeps in memory."""
+        """Bytes of the part of K that this rank keeps in memory."""
         return self._rows.stored_bytes
 
     def _block(self, rows: slice, cols: slice) -> Tensor:

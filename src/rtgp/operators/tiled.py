@@ -10,7 +10,25 @@ from rtgp.operators.protocol import columns
 
 
 class TiledOperator(BlockOperator):
-    """K(X, X), never stored; each tile above the diagonal serves its mirror image too."""
+    """K(X, X), recomputed tile by tile: O(n) memory, any kernel.
+
+    Each tile above the diagonal serves its mirror image too.
+
+    Parameters
+    ----------
+    form : KernelForm
+        The kernel and its points.
+    tile : int
+        Rows and columns of a tile.
+
+    Examples
+    --------
+    >>> import gpytorch, torch
+    >>> from rtgp import operators
+    >>> K = operators.make(gpytorch.kernels.RBFKernel(), torch.zeros(4, 1), operator="tiled")
+    >>> type(K).__name__, K.matmul(torch.ones(4, 1))[0].item()
+    ('TiledOperator', 4.0)
+    """
 
     def _block(self, rows: slice, cols: slice) -> Tensor:
         return self._unit.block(rows, cols)

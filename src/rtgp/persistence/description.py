@@ -107,8 +107,8 @@ def load_state(module: torch.nn.Module, state: dict[str, Tensor]) -> None:
 def describe_settings(value: Any) -> Any:
     """A settings object (a method, a preconditioner, a truncation rule) as JSON data."""
     if type(value) in _SETTINGS.values():
-        fields = [f.name for f in dataclasses.fields(value) if f.init]
-        return {"class": type(value).__name__, **{name: describe_settings(getattr(value, name)) for name in fields}}
+        facts = {name: describe_settings(getattr(value, name)) for name in _described(type(value))}
+        return {"class": type(value).__name__, **facts}
     if isinstance(value, (tuple, list)):
         return [describe_settings(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -128,11 +128,16 @@ def make_settings(description: Any) -> Any:
     cls = _SETTINGS.get(str(description.get("class")))
     if cls is None:
         raise InputError(f"unknown settings class {description.get('class')!r:.80}.")
-    known = {f.name for f in dataclasses.fields(cls) if f.init}
+    known = _described(cls)
     facts = {name: make_settings(value) for name, value in description.items() if name != "class"}
-    if not facts.keys() <= known:
-        raise InputError(f"unknown setting(s) {sorted(facts.keys() - known)} of {cls.__name__}.")
+    if not facts.keys() <= set(known):
+        raise InputError(f"unknown setting(s) {sorted(facts.keys() - set(known))} of {cls.__name__}.")
     return cls(**facts)
+
+
+def _described(cls: type[Any]) -> list[str]:
+    """The fields that a file holds: private ones are for ablations of a training."""
+    return [f.name for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]
 
 
 def _cannot_save(what: str) -> UnsupportedModelError:
@@ -164,10 +169,16 @@ def _describe_constraint(constraint: constraints.Interval) -> Description:
     name = type(constraint).__name__
     transform = next((word for word, known in _TRANSFORMS.items() if _same_transform(constraint._transform, known)), "")
     bounds = (constraint.lower_bound, constraint.upper_bound)
-    if _CONSTRAINTS.get(name) is not type(constraint) or transform == "" or any(b.numel() != 1 for b in bounds):
+    if _CONSTRAINTS.get(name) is not type(constraint) or transform == "" or any(b.ndim > 1 for b in bounds):
         raise _cannot_save(f"the constraint {constraint}, or its transform,")
     # The bounds are in the state too, to the last digit; here they say what the constraint is to begin with.
-    return {"class": name, "transform": transform, "bounds": [str(float(b)) for b in bounds]}
+    return {"class": name, "transform": transform, "bounds": [_describe_bound(b) for b in bounds]}
+
+
+def _describe_bound(bound: Tensor) -> str | list[str]:
+    """A number, or one for each entry of the parameter."""
+    values = [str(value) for value in bound.reshape(-1).tolist()]
+    return values[0] if bound.numel() == 1 else values
 
 
 def _same_transform(given: Any, known: Any) -> bool:
@@ -176,17 +187,26 @@ def _same_transform(given: Any, known: Any) -> bool:
     return given is known
 
 
-def _make_constraint(facts: Any) -> constraints.Interval:
+def _make_constraint(facts: Any, entries: int) -> constraints.Interval:
+    """entries: of its parameter."""
     if not isinstance(facts, dict) or facts.get("class") not in _CONSTRAINTS:
         raise InputError(f"unknown constraint {facts!r:.80}.")
     name, transform = facts["class"], facts.get("transform")
     try:
-        lower, upper = (float(bound) for bound in facts["bounds"])
+        lower, upper = (_make_bound(bound, entries) for bound in facts["bounds"])
         transforms = {"transform": _TRANSFORMS[transform], "inv_transform": _INVERSES[transform]}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"a constraint that makes no sense: {facts!r:.120}.") from error
-    arguments: dict[str, tuple[float, ...]] = {"Positive": (), "GreaterThan": (lower,), "LessThan": (upper,)}
+    arguments: dict[str, tuple[float | Tensor, ...]] = {"Positive": (), "GreaterThan": (lower,), "LessThan": (upper,)}
     return _CONSTRAINTS[name](*arguments.get(name, (lower, upper)), **transforms)
+
+
+def _make_bound(value: Any, entries: int) -> float | Tensor:
+    if not isinstance(value, list):
+        return float(value)
+    if len(value) != entries:
+        raise ValueError(f"{len(value)} bounds for {entries} entries")
+    return torch.tensor([float(one) for one in value])
 
 
 def _largest_dimension(kernel: kernels.Kernel) -> int:
@@ -223,7 +243,8 @@ class _Maker:
             if self.left < 0:
                 raise InputError(f"a kernel of more than the {self.elements} numbers of its state.")
             for key, constraint in facts.get("constraints", {}).items():
-                kernel.register_constraint(key.removesuffix("_constraint"), _make_constraint(constraint))
+                name = key.removesuffix("_constraint")
+                kernel.register_constraint(name, _make_constraint(constraint, kernel._parameters[name].numel()))
             for key in facts.get("fixed", []):
                 kernel._parameters[key].requires_grad_(False)
         except InputError:

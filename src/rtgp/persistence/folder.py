@@ -24,7 +24,9 @@ from rtgp.memory import available_memory
 from rtgp.storage import PART, FolderLock, write_in_order, writing
 
 FORMAT = "rtgp-model"
-VERSION = 2  # 2: models of SVGP and POE too; those of version 1 are read as they were
+# 2: models of SVGP and POE too; 3: several outputs, a noise between bounds. Those of earlier versions are read as they
+# were, and what they can say is written as version 2.
+VERSION, PLAIN_VERSION = 3, 2
 DESCRIPTION_FILE = "model.json"
 # Two names in turn, so that a model that is saved over another never writes into the file in use.
 TENSOR_FILES = ("model.safetensors", "model.2.safetensors")
@@ -34,8 +36,11 @@ _ATTEMPTS = 5  # at reading a model that another process replaces meanwhile
 _NOT_FINITE = re.compile(r"float:(nan|inf|-inf)")
 
 
-def write_folder(folder: str | Path, content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a model into a folder, which is made where there is none; other files in it stay."""
+def write_folder(
+    folder: str | Path, content: dict[str, Any], tensors: dict[str, Tensor], version: int = PLAIN_VERSION
+) -> None:
+    """Write a model into a folder, which is made where there is none; other files in it stay. version: of the format,
+    the earliest that knows what is written."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder to save the model to. Got {str(folder)!r}, which is a file.")
@@ -46,7 +51,7 @@ def write_folder(folder: str | Path, content: dict[str, Any], tensors: dict[str,
             folder.mkdir(parents=True, exist_ok=True)
             if not lock.acquire(_PATIENCE):
                 raise InputError(f"Another process is saving a model to {str(folder)!r}. Name another folder.")
-            _replace(folder, content, blob)
+            _replace(folder, content, blob, version)
     except BaseException:
         for path in made:
             with contextlib.suppress(OSError):
@@ -56,13 +61,13 @@ def write_folder(folder: str | Path, content: dict[str, Any], tensors: dict[str,
         lock.release()
 
 
-def _replace(folder: Path, content: dict[str, Any], blob: bytes) -> None:
+def _replace(folder: Path, content: dict[str, Any], blob: bytes, version: int) -> None:
     in_use = _tensor_file_in_use(folder)
     free = [name for name in TENSOR_FILES if name != in_use]
     tensor_file = next((name for name in free if not (folder / name).exists()), free[-1])
     record = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": version,
         "tensors": tensor_file,
         "tensor_bytes": len(blob),
         "content": _encode(content),

@@ -2,7 +2,8 @@
 
 from rtgp.posterior.make import posterior
 from rtgp.posterior.marginal import MarginalPosterior
+from rtgp.posterior.paths import Paths
 from rtgp.posterior.predict import Posterior
 from rtgp.posterior.settings import PosteriorReport, PosteriorSettings
 
-__all__ = ["MarginalPosterior", "Posterior", "PosteriorReport", "PosteriorSettings", "posterior"]
+__all__ = ["MarginalPosterior", "Paths", "Posterior", "PosteriorReport", "PosteriorSettings", "posterior"]

@@ -43,22 +43,22 @@ def check_noise(likelihood: Any, n: int) -> Tensor:
     return noise.reshape(-1).expand(n)
 
 
-def check_new_inputs(x: object, d: int) -> Tensor:
-    """The new points, (m, d)."""
+def check_new_inputs(x: object, d: int, batches: bool = False) -> Tensor:
+    """The new points, (m, d); or with batches of them allowed, (..., m, d)."""
     if not isinstance(x, Tensor):
         raise InputError(f"Expected the new inputs as a torch.Tensor. Got {type(x).__name__}: pass torch.as_tensor(X).")
     if x.is_complex():
         raise InputError(f"Expected real inputs. Got {x.dtype}.")
     if x.ndim == 1 and d == 1:
         x = x[:, None]
-    if x.ndim != 2 or x.shape[1] != d:
+    if x.ndim < 2 or (x.ndim > 2 and not batches) or x.shape[-1] != d:
         hint = (
             "pass X[None, :] for one point" if x.ndim == 1 and x.shape[0] == d else "give the columns of the training"
         )
         raise InputError(
             f"Expected inputs of shape (m, {d}), as the model was trained on. Got {tuple(x.shape)}: {hint}."
         )
-    if x.shape[0] == 0:
+    if x.numel() == 0:
         raise InputError(f"Expected at least one point to predict at. Got an empty tensor of shape {tuple(x.shape)}.")
     _require_finite("inputs", x)
     return x
@@ -66,7 +66,7 @@ def check_new_inputs(x: object, d: int) -> Tensor:
 
 def _require_finite(what: str, x: Tensor) -> None:
     if not bool(torch.isfinite(x).all()):
-        row, column = (~torch.isfinite(x)).nonzero()[0].tolist()
-        raise InputError(
-            f"Expected finite {what}. Got {float(x[row, column])} at row {row}, column {column}: drop or fill that row."
-        )
+        *rows, column = (~torch.isfinite(x)).nonzero()[0].tolist()
+        row = ", ".join(map(str, rows))
+        found = float(x[(*rows, column)])
+        raise InputError(f"Expected finite {what}. Got {found} at row {row}, column {column}: drop or fill that row.")

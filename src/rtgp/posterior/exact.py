@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rtgp.posterior.solver import Solution
+from rtgp.posterior.solver import Quadratic, Solution
 from rtgp.solvers import WhitenedSystem
 from rtgp.solvers.cholesky import assemble, cholesky_factor
 
@@ -21,7 +21,7 @@ class CholeskySolver:
         self._system = system
         self._factor = cholesky_factor(assemble(system))
 
-    def solve(self, rhs: Tensor) -> Solution:
+    def solve(self, rhs: Tensor, start: Tensor | None = None) -> Solution:
         x = torch.cholesky_solve(rhs, self._factor)
         left = (rhs - self._system.matmul(x)).double().norm(dim=0)
         ratio = left / rhs.double().norm(dim=0).clamp_min(1e-300)
@@ -33,6 +33,11 @@ class CholeskySolver:
     def gram(self, b: Tensor, prior: Tensor) -> Tensor:
         half = self._half(b)
         return half.T @ half
+
+    def quadratic(self, b: Tensor, prior: Tensor, fine: bool) -> Quadratic:
+        half = self._half(b)
+        x = torch.linalg.solve_triangular(self._factor.mT, half, upper=True)
+        return Quadratic(x, half.square().sum(0, dtype=torch.float64), None)
 
     def _half(self, b: Tensor) -> Tensor:
         """L^-1 b"""

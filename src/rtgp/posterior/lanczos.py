@@ -9,20 +9,43 @@ whose variance is a small part of the prior's, are then too uncertain by a large
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from rtgp.posterior.solver import Quadratic
 from rtgp.solvers import WhitenedSystem
 
-_BREAKDOWN = {torch.float32: 1e-5, torch.float64: 1e-11}  # of |A q|: the Krylov space is exhausted
+
+@dataclass(frozen=True)
+class LanczosSettings:
+    """How fast variances are made.
+
+    Attributes
+    ----------
+    rank : int
+        The default number of vectors, which is GPyTorch's own.
+    breakdown, breakdown_in_float64 : float
+        Part of |A q| below which what is left is rounding: the Krylov space is exhausted.
+    """
+
+    rank: int = 100
+    breakdown: float = 1e-5
+    breakdown_in_float64: float = 1e-11
+
+
+DEFAULT = LanczosSettings()
 
 
 class LanczosSolver:
     """W = Q T^-1/2, stored: A^-1 is approximated by W W^T."""
 
-    def __init__(self, system: WhitenedSystem, rank: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, system: WhitenedSystem, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
+    ) -> None:
         rank = min(rank, system.size)
-        basis, diagonal, offdiagonal = lanczos(system, rank, generator)
+        basis, diagonal, offdiagonal = lanczos(system, rank, generator, settings)
         tridiagonal = torch.diag(diagonal) + torch.diag(offdiagonal, 1) + torch.diag(offdiagonal, -1)
         eigenvalues, vectors = torch.linalg.eigh(tridiagonal)  # all at least 1: A >= I
         self._root = basis @ (vectors * eigenvalues.clamp_min(1.0).rsqrt()).to(basis.dtype)  # (n, k)
@@ -36,14 +59,21 @@ class LanczosSolver:
         half = self._half(b)
         return half.T @ half
 
+    def quadratic(self, b: Tensor, prior: Tensor, fine: bool) -> Quadratic:
+        half = self._half(b)
+        return Quadratic(self._root @ half, half.square().sum(0, dtype=torch.float64), None)
+
     def _half(self, b: Tensor) -> Tensor:
         half: Tensor = self._root.T @ b  # (k, m)
         return half
 
 
-def lanczos(system: WhitenedSystem, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def lanczos(
+    system: WhitenedSystem, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
+) -> tuple[Tensor, Tensor, Tensor]:
     """Q (n, k), the diagonal (k,) and the off-diagonal (k - 1,) of T, with full reorthogonalisation."""
     n = system.size
+    breakdown = settings.breakdown_in_float64 if system.dtype == torch.float64 else settings.breakdown
 
     def drawn() -> Tensor:
         return torch.randn(n, 1, generator=generator, dtype=torch.float64).to(system.device, system.dtype)
@@ -63,8 +93,8 @@ def lanczos(system: WhitenedSystem, rank: int, generator: torch.Generator) -> tu
         if j + 1 == rank:
             break
         vector = _orthogonal(vector, basis[:, : j + 1])
-        if float(vector.norm()) <= _BREAKDOWN[system.dtype] * size:
-            vector = _orthogonal(drawn(), basis[:, : j + 1])  # repeated eigenvalues: begin anew, uncoupled
+        if float(vector.norm()) <= breakdown * size:
+            vector = _orthogonal(drawn(), basis[:, : j + 1])  # repeated eigenvalues: begin again, uncoupled
         else:
             offdiagonal[j] = vector.double().norm()
     return basis, diagonal, offdiagonal

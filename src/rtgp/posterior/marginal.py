@@ -24,20 +24,39 @@ def added_noise(likelihood: Any, include: bool, noise: Tensor | float | None, m:
     return torch.zeros((), dtype=torch.float64)
 
 
-def check_count(n: object) -> None:
+def check_count(n: object, name: str = "n", call: str = "sample") -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise SettingError(f"The 'n' parameter of sample must be a positive integer. Got {n!r} instead.")
+        raise SettingError(f"The '{name}' parameter of {call} must be a positive integer. Got {n!r} instead.")
 
 
 class MarginalPosterior(ABC):
-    """mean, variance, covariance and samples, as of `rtgp.posterior.Posterior`, for a model as it is at each call."""
+    """Predictions of a model that knows its moments at new points directly; made by `rtgp.posterior`.
+
+    It has the methods of `Posterior`. Sparse models, experts and predictions from neighbours have one.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A trained model.
+    likelihood : gpytorch likelihood
+        Its likelihood.
+
+    Examples
+    --------
+    >>> import numpy as np, torch, rtgp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> gp = rtgp.GPRegressor(standardize=False, random_state=0).fit(X, np.sin(6 * X[:, 0]))
+    >>> prediction = rtgp.posterior(gp.model_, gp.likelihood_, neighbours=10)
+    >>> prediction.mean(torch.tensor([[0.25], [0.75]])).shape
+    torch.Size([2])
+    """
 
     def __init__(self, model: Any, likelihood: Any) -> None:
         self.model, self.likelihood = model, likelihood
 
     @abstractmethod
     def release(self) -> None:
-        """Free what is held from call to call; the next one computes it anew."""
+        """Free what is kept from call to call. The next call computes it again."""
 
     @abstractmethod
     def _reference(self) -> Tensor:
@@ -52,12 +71,38 @@ class MarginalPosterior(ABC):
         """Mean (m,) and covariance (m, m) at x (m, d), float64."""
 
     def mean(self, X: Tensor) -> Tensor:
-        """The posterior mean at X (m, d), (m,)."""
+        """The posterior mean.
+
+        Parameters
+        ----------
+        X : Tensor
+            New points, (m, d).
+
+        Returns
+        -------
+        Tensor
+            The mean at each, (m,).
+        """
         with evaluating(self.model):
             return self._returned(self._marginals(self._checked(X))[0], X)
 
     def variance(self, X: Tensor, include_noise: bool = False, *, noise: Tensor | float | None = None) -> Tensor:
-        """The posterior variance of the function at X (m, d), or of new observations there, (m,)."""
+        """The posterior variance of the function, or of new observations.
+
+        Parameters
+        ----------
+        X : Tensor
+            New points, (m, d).
+        include_noise : bool
+            Whether the variance is that of a new observation, noise included.
+        noise : Tensor or float, optional
+            For a `FixedNoiseGaussianLikelihood`, the known variances of the noise of the new observations.
+
+        Returns
+        -------
+        Tensor
+            The variance at each point, (m,).
+        """
         with evaluating(self.model):
             x = self._checked(X)
             added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
@@ -65,7 +110,22 @@ class MarginalPosterior(ABC):
             return self._returned(variance + added.to(variance.device), X)
 
     def covariance(self, X: Tensor, include_noise: bool = False, *, noise: Tensor | float | None = None) -> Tensor:
-        """The joint posterior covariance at X (m, d), (m, m), for moderate m."""
+        """The joint posterior covariance of a moderate number of points.
+
+        Parameters
+        ----------
+        X : Tensor
+            New points, (m, d).
+        include_noise : bool
+            Whether the noise of new observations is added to the diagonal.
+        noise : Tensor or float, optional
+            For a `FixedNoiseGaussianLikelihood`, the known variances of the noise of the new observations.
+
+        Returns
+        -------
+        Tensor
+            The covariance, (m, m).
+        """
         with evaluating(self.model):
             x = self._checked(X)
             added = added_noise(self.likelihood, include_noise, noise, x.shape[0])
@@ -74,9 +134,21 @@ class MarginalPosterior(ABC):
             return self._returned(covariance, X)
 
     def sample(self, X: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n samples of the function at X (m, d), (n, m), for moderate m.
+        """Joint samples of the function at a moderate number of points.
 
-        generator: where random numbers come from; None: torch's default generator.
+        Parameters
+        ----------
+        X : Tensor
+            New points, (m, d).
+        n : int
+            The number of samples.
+        generator : torch.Generator, optional
+            The source of random numbers. By default torch's own generator.
+
+        Returns
+        -------
+        Tensor
+            A sample in each row, (n, m).
         """
         check_count(n)
         with evaluating(self.model):

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import SettingError, UnsupportedModelError
-from rtgp.objectives.reading import check_model, own_data
+from rtgp.objectives.reading import check_model, check_one_output, own_data, refuse_several_outputs
 from rtgp.posterior.marginal import MarginalPosterior
+from rtgp.posterior.near_variance import conditional
 from rtgp.posterior.prior import Prior
 from rtgp.preconditioners.nearest import nearest_among
-from rtgp.preconditioners.sparse_factor import factored, pieces_of
 
 
 class NeighbourPosterior(MarginalPosterior):
@@ -25,10 +25,12 @@ class NeighbourPosterior(MarginalPosterior):
 
     def __init__(self, model: Any, likelihood: Any, neighbours: int) -> None:
         check_model(model, likelihood, "rtgp.posterior(model, likelihood)")
+        check_one_output(model, likelihood, "rtgp.posterior")
         if isinstance(neighbours, bool) or not isinstance(neighbours, int) or neighbours < 1:
             raise SettingError(
                 f"The 'neighbours' parameter of posterior must be a positive integer. Got {neighbours!r} instead."
             )
+        refuse_several_outputs(model, "predictions from neighbours")
         super().__init__(model, likelihood)
         self.neighbours = neighbours
 
@@ -48,16 +50,9 @@ class NeighbourPosterior(MarginalPosterior):
         for _, mean, form in prior.slabs(x):
             new = torch.arange(n, form.size, device=form.device)
             near = nearest_among(form, new, training, count)  # (m, count): all there, since count <= n
-            diagonal = form.diagonal().double()
-            for rows in pieces_of(len(new), count + 1, form.device):
-                index = torch.cat([near[rows], new[rows, None]], dim=1)
-                blocks = form.gathered(index).double()
-                known = blocks[:, :-1, :-1].clone()
-                known.diagonal(dim1=1, dim2=2).add_(prior.noise[near[rows]])
-                right = torch.stack([blocks[:, :-1, -1], prior.residual.double()[near[rows]]], dim=-1)
-                cross, data = torch.linalg.solve_triangular(_factor(known), right, upper=False).unbind(-1)
-                means.append(mean[rows].double() + (cross * data).sum(1))
-                variances.append(diagonal[new[rows]] - cross.square().sum(1))
+            added, variance = conditional(form, prior.noise, prior.residual, new, near)
+            means.append(mean.double() + added)
+            variances.append(variance)
         if not means:
             return x.new_zeros(0).double(), x.new_zeros(0).double()
         return torch.cat(means), torch.cat(variances)
@@ -67,10 +62,3 @@ class NeighbourPosterior(MarginalPosterior):
             "Predictions from neighbours have no joint covariance and no joint samples: each point has neighbours of "
             "its own. Use .mean and .variance (predict with return_std), or rtgp.posterior without 'neighbours'."
         )
-
-
-def _factor(blocks: Tensor) -> Tensor:
-    """Of each block, in units of its diagonal, so that a jitter means the same everywhere."""
-    scale = blocks.diagonal(dim1=1, dim2=2).sqrt()
-    factor, _ = factored(blocks / (scale[:, :, None] * scale[:, None, :]))
-    return factor * scale[:, :, None]

@@ -48,12 +48,13 @@ class Prior:
     x: Tensor  # (n, d)
     form: KernelForm  # K(X, X)
     noise: Tensor  # (n,) float64
-    residual: Tensor  # (n,): y - mean
+    residual: Tensor  # (n,) or, of several outputs, (n, t): y - mean
 
     @staticmethod
     def read(model: Any, likelihood: Any) -> Prior:
         x = check_training_inputs(model)
-        check_targets(own_data(model)[1], x.new_empty(x.shape[0]))
+        y = own_data(model)[1]
+        check_targets(y, x.new_empty(*y.shape[:-1], x.shape[0]))
         noise = check_noise(likelihood, x.shape[0])
         batch = read(model, likelihood)
         return Prior(model, x, batch.form, noise, batch.residual)
@@ -69,14 +70,21 @@ class Prior:
             ) from error
         return Prior.read(model.double().eval(), likelihood)
 
+    def form_in(self, dtype: torch.dtype) -> KernelForm:
+        """K(X, X) whose blocks come in another precision; parameters and features are the model's."""
+        return self.form if self.form.dtype == dtype else self.joint(self.x[:0], dtype, transformed=True)[1]
+
     def slabs(self, x_new: Tensor) -> Iterator[tuple[slice, Tensor, KernelForm]]:
-        """(which of the new points, their prior mean (m,), the form of the training points followed by them)."""
+        """(which of the new points, their prior mean (m,) or (m, t), the form of the training points, then they)."""
         d = self.x.shape[1]
         size = max(1, min(_SLAB_POINTS, _SLAB_BYTES // (8 * max(d, 1))))
         for start in range(0, x_new.shape[0], size):
             piece = slice(start, min(start + size, x_new.shape[0]))
             yield piece, *self.joint(x_new[piece])
 
-    def joint(self, x_new: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, KernelForm]:
-        """The prior mean of the new points (m,), and the form of the training points followed by them."""
-        return joint(self.model, self.x, x_new.to(self.x), dtype)
+    def joint(
+        self, x_new: Tensor, dtype: torch.dtype | None = None, transformed: bool = False
+    ) -> tuple[Tensor, KernelForm]:
+        """The prior mean of the new points, (m,) or (m, t), and the form of the training points followed by them.
+        transformed: whether the new points have gone through BoTorch's input transform already."""
+        return joint(self.model, self.x, x_new.to(self.x), dtype, transformed)

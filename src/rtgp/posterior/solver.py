@@ -17,6 +17,15 @@ class Solution:
     residual: float  # the largest |b - A x| / |b| over the columns, computed from x
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """x near A^-1 b, b^T A^-1 b for each column, and what is left of b: b - A x; None where that is rounding."""
+
+    x: Tensor  # (n, k)
+    explained: Tensor  # (k,) float64
+    remainder: Tensor | None  # (n, k)
+
+
 class VarianceSolver(Protocol):
     """b^T A^-1 b, what the data explain of the prior variance."""
 
@@ -28,11 +37,17 @@ class VarianceSolver(Protocol):
         """B^T A^-1 B, (k, k), symmetric."""
         ...
 
+    def quadratic(self, b: Tensor, prior: Tensor, fine: bool) -> Quadratic:
+        """What `explained` gives, with the solution. fine: x itself is to be right, for a gradient is made of it."""
+        ...
+
 
 class Solver(VarianceSolver, Protocol):
     """A^-1 b as well."""
 
-    def solve(self, rhs: Tensor) -> Solution: ...
+    def solve(self, rhs: Tensor, start: Tensor | None = None) -> Solution:
+        """start: an x that is near already; nothing to a solver that is direct."""
+        ...
 
 
 # Numbers of n x k arrays: right-hand side, solution, residual, direction, product, preconditioned residual, and what
@@ -46,6 +61,6 @@ _COLUMNS = (128, 2048)
 
 
 def columns_within(n: int, budget: int = _BYTES) -> int:
-    """How many right-hand sides of length n to solve for at once: memory does not depend on how many there are."""
+    """How many right-hand sides of length n are solved for at once. So memory does not depend on how many there are."""
     least, most = _COLUMNS
     return max(1, min(most, max(least, _BLOCK // n), budget // (8 * _ARRAYS * n)))

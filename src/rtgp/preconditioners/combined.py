@@ -22,7 +22,15 @@ from rtgp.state import saved_tensor
 
 
 class LowRankAndNeighboursInverse(Preconditioner):
-    """factor: L (n, k), float64; sparse: G; both on one rank."""
+    """A low rank and neighbours as one preconditioner, on one rank.
+
+    Parameters
+    ----------
+    factor : Tensor
+        L (n, k), float64.
+    sparse : SparseInverse
+        G.
+    """
 
     def __init__(self, factor: Tensor, sparse: SparseInverse, thin: LowRank) -> None:
         # One layout, however it came about: the same numbers from a checkpoint then give the same bits.
@@ -33,7 +41,10 @@ class LowRankAndNeighboursInverse(Preconditioner):
     def of(
         cls, form: KernelForm, noise: Tensor, factor: Tensor, candidates: Tensor, count: int, dtype: torch.dtype
     ) -> LowRankAndNeighboursInverse:
-        """candidates (n, c): earlier points of each point, -1 where there are fewer, of which `count` are taken."""
+        """Make it from a low rank and from `candidates` (n, c), of which `count` are taken.
+
+        Candidates are earlier points of each point, -1 where there are fewer.
+        """
         scale = noise.rsqrt()
         points = torch.arange(form.size, device=form.device)
         neighbours = most_correlated(form, points, candidates, count, scale, factor)

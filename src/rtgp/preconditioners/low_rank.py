@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rtgp.distributed import Group
+from rtgp.operators.gpu.availability import usable
 from rtgp.operators.product import stored_product
-from rtgp.operators.triton.availability import usable
 from rtgp.preconditioners.pivoted_cholesky import PivotedCholesky, Rows
 from rtgp.preconditioners.protocol import Preconditioner
 from rtgp.state import saved_scalar, saved_tensor
@@ -29,7 +29,10 @@ class LowRank(Preconditioner):
     F^-1 = I + Q (C^-1 - I) Q^T takes two thin products. Its error in float32 grows like the root of the largest
     eigenvalue of L L^T; the Woodbury form would subtract two large numbers instead.
 
-    factor: L (n, k), or of many ranks each its own rows, n then being given.
+    Parameters
+    ----------
+    factor : Tensor
+        L (n, k), or of many ranks each its own rows, n then being given.
     """
 
     def __init__(self, factor: Tensor, dtype: torch.dtype, group: Group = _ALONE, n: int | None = None) -> None:
@@ -52,7 +55,7 @@ class LowRank(Preconditioner):
         self._working = {t: (q.to(t), q.T.to(t).contiguous()) for t in {torch.float64, dtype}}
         self._fused = group.size == 1 and usable(q.device)
         if self._fused:
-            from rtgp.operators.triton.thin import prepared
+            from rtgp.operators.gpu.stored import prepared
 
             self._working = {t: (prepared(a), prepared(b)) for t, (a, b) in self._working.items()}
 
@@ -78,8 +81,11 @@ class LowRank(Preconditioner):
     def from_state_dict(
         cls, state: Mapping[str, Any], dtype: torch.dtype, group: Group = _ALONE, size: int | None = None
     ) -> LowRank:
-        """size: n, where it is known. What is no such preconditioner is refused: its probes would have another
-        covariance than its solves, which is bias."""
+        """Read it back, for n = `size` points where that is known.
+
+        What is no such preconditioner is refused: its probes would have another covariance than its solves, which is
+        bias.
+        """
         q = saved_tensor(state, "preconditioner_q", (size, None))
         n, k = q.shape
         c = saved_tensor(state, "preconditioner_c", (k, k))
@@ -107,7 +113,7 @@ class LowRank(Preconditioner):
         """v + Q core Q^T v. What is small is in float64: float32 would not keep it apart from Q Q^T v."""
         q, q_transposed = self._working[v.dtype]
         if self._fused:
-            from rtgp.operators.triton.thin import thin_product
+            from rtgp.operators.gpu.stored import thin_product
 
             v = v.contiguous()
             return v + thin_product(q, (core @ thin_product(q_transposed, v).double()).to(v.dtype))

@@ -1,4 +1,4 @@
-"""Whom each point is conditioned on: its nearest earlier points in the kernel's own metric."""
+"""What each point is conditioned on: its nearest earlier points in the kernel's own metric."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rtgp.kernels import KernelForm, Product, Scaled, Stationary, Sum
+from rtgp.kernels.positions import At
 from rtgp.preconditioners.neighbour_search import SearchSettings, nearest_by_distance, smallest
 
 DEFAULT = SearchSettings()
@@ -14,10 +15,13 @@ DEFAULT = SearchSettings()
 def nearest_earlier(
     form: KernelForm, order: Tensor, count: int, settings: SearchSettings = DEFAULT, points: Tensor | None = None
 ) -> Tensor:
-    """(n, count) int64: for each point the nearest of those before it in `order`, nearest first; -1 where there are
-    fewer. order (n,) is a permutation: order[0] comes first, and has nobody. points: these alone, in this order.
+    """(n, count) int64: for each point the nearest of those before it in an order, nearest first; -1 where there are
+    fewer.
 
-    Near means close in the scaled inputs of a stationary kernel, and of large |correlation| for any other.
+    `order` (n,) is a permutation: order[0] comes first and has no earlier point. With `points`, only these are served,
+    in this order.
+
+    Near means close in the scaled inputs of a stationary kernel, and of large `|correlation|` for any other.
     """
     n, device = form.size, form.device
     order = order.to(device)
@@ -64,7 +68,7 @@ def _points(among: Tensor, places: Tensor) -> Tensor:
 
 def is_radial(form: KernelForm) -> bool:
     """Whether the kernel falls with the distance of `coordinates`, so that the distance alone ranks."""
-    return is_radial(form.form) if isinstance(form, Scaled) else isinstance(form, Stationary)
+    return is_radial(form.form) if isinstance(form, (Scaled, At)) else isinstance(form, Stationary)
 
 
 def coordinates(form: KernelForm) -> Tensor | None:
@@ -74,6 +78,9 @@ def coordinates(form: KernelForm) -> Tensor | None:
         return coordinates(form.form)
     if isinstance(form, Stationary):
         return form.z.detach()
+    if isinstance(form, At):  # some of the points
+        every = coordinates(form.form)
+        return None if every is None else every[form.index]
     if isinstance(form, (Sum, Product)):
         parts = [coordinates(part) for part in form.forms]
         known = [part for part in parts if part is not None]
@@ -141,5 +148,5 @@ def most_correlated(
 
 
 def _inverse_root(variance: Tensor) -> Tensor:
-    """1 / sqrt(v); 0 where nothing varies: such a point tells nothing of another."""
+    """1 / sqrt(v); 0 where nothing varies, for such a point tells nothing about another."""
     return torch.where(variance > 0.0, variance.clamp_min(torch.finfo(variance.dtype).tiny).rsqrt(), 0.0)

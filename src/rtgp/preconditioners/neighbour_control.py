@@ -1,4 +1,4 @@
-"""The control variate that a sparse inverse factor gives for nothing.
+"""The control variate that comes with a sparse inverse factor at no further cost.
 
 P^-1 = G^T G has tr(P^-1 dA) = sum_i g_i^T dA[c_i, c_i] g_i, g_i the entries of row i of G at its points c_i: exact,
 from small blocks, for every hyperparameter. So M = dA itself, and its quadratic u^T dA u is the trace term's own

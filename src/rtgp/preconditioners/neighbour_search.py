@@ -1,4 +1,4 @@
-"""The nearest points by Euclidean distance among those that come first in an order: exact, by trees or by blocks.
+"""The nearest points by Euclidean distance among those that come first in an order: exact, by trees, leaves or blocks.
 
 Here points are numbered by their place in the order. Query i may choose among places 0 ... limits_i - 1.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from rtgp.preconditioners.leaf_search import LeafSettings, by_leaves
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -37,6 +39,7 @@ class SearchSettings:
     more_spare: int = 8  # and so many more
     candidates: int = 4  # for each neighbour, by coordinates, where the correlation decides
     few_points: int = 4096  # up to which the correlation of all pairs decides instead
+    leaves: LeafSettings = field(default_factory=LeafSettings)
 
     def prefers_tree(self, z: Tensor, count: int) -> bool:
         """Whether trees are the cheaper for the points z (n, d), by their effective dimension."""
@@ -49,6 +52,9 @@ class SearchSettings:
         by_tree = self.tree_cost * (count + 1) * self.tree_growth**dimension
         return bool(by_tree < 0.5 * self.entry_cost * z.shape[0])
 
+    def candidates_where_rounded(self, count: int) -> int:
+        return math.ceil(self.spare * count) + self.more_spare
+
     def block_rows(self, columns: int, device: torch.device) -> int:
         entries = self.entries if device.type == "cpu" else self.entries_on_card
         return max(1, entries // max(1, columns))
@@ -59,6 +65,8 @@ def nearest_by_distance(z: Tensor, limits: Tensor, queries: Tensor, count: int, 
 
     With queries = z and limits = 0 ... n - 1: the nearest earlier points.
     """
+    if z.device.type in settings.leaves.devices:
+        return _by_leaves(z, limits, queries, count, settings)
     if settings.prefers_tree(z, count):
         return _by_trees(z, limits, queries, count, settings)
     return _by_blocks(z, limits, queries, count, settings)
@@ -88,11 +96,24 @@ def smallest(score: Score, limits: Tensor, count: int, settings: SearchSettings)
     return places, scores
 
 
+def _by_leaves(z: Tensor, limits: Tensor, queries: Tensor, count: int, settings: SearchSettings) -> Tensor:
+    return by_leaves(
+        z,
+        limits,
+        queries,
+        count,
+        settings.candidates_where_rounded(count),
+        settings.leaves,
+        lambda rows: _by_blocks(z, limits[rows], queries[rows], count, settings),
+        lambda rows, candidates, wanted: _ranked(z, queries[rows], candidates, wanted, settings),
+    )
+
+
 def _by_blocks(z: Tensor, limits: Tensor, queries: Tensor, count: int, settings: SearchSettings) -> Tensor:
     on_cpu = z.device.type == "cpu"
     # Selection is what costs on a card; the candidates are then ranked exactly.
     narrow, narrow_queries = (z, queries) if on_cpu else (z.float(), queries.float())
-    spare = (count if on_cpu else math.ceil(settings.spare * count)) + settings.more_spare
+    spare = count + settings.more_spare if on_cpu else settings.candidates_where_rounded(count)
     if z.shape[1] < settings.expanded_dimensions:
 
         def differences(rows: slice, stop: int) -> Tensor:

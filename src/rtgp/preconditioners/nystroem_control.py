@@ -17,6 +17,7 @@ It takes the kernel between all points and the pivots, a small part of K.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,11 +33,32 @@ from rtgp.state import saved_tensor
 
 WithLowRank = LowRank | LowRankAndNeighboursInverse
 
-# Where P is good the best c was .46 to .67 on pol, kin40k, elevators and protein (2000 points each), and the variance
-# is flat around it.
-COEFFICIENT = 0.5
-_LARGEST_TRACE = 1e10  # of S K S: see `first_guess`
 _ENTRIES, _ENTRIES_ON_CARD = 2**22, 2**24  # of K at once: few, large pieces where every launch costs
+
+
+@dataclass(frozen=True)
+class ControlSettings:
+    """How much of a Nystroem control is taken before a run has shown anything.
+
+    Attributes
+    ----------
+    low_rank : float
+        With a low rank alone. Where P is good the best part was .46 to .67 on pol, kin40k, elevators and protein (2000
+        points each), and the variance is flat around it.
+    both : float
+        With a low rank and neighbours. All of it was never worse than none, on eight pairs of set and kernel.
+    largest_trace : float
+        The largest trace of S K S with which it is used; beyond, rounding may have made M something else. On bike (n =
+        2000, float64) the variance with one half of it was a third of that without up to a trace of 7e9, three times as
+        large at 4e10, and grew with its square from there on. A synthetic kernel of one scale was served up to 5e12.
+    """
+
+    low_rank: float = 0.5
+    both: float = 1.0
+    largest_trace: float = 1e10
+
+
+DEFAULT = ControlSettings()
 
 
 class NystroemControl:
@@ -57,13 +79,12 @@ class NystroemControl:
         self._diagonal = preconditioner.inverse_diagonal()  # of P^-1, (n,)
 
     @staticmethod
-    def first_guess(system: WhitenedSystem, whole: float = COEFFICIENT) -> float:
+    def first_guess(system: WhitenedSystem, with_neighbours: bool, settings: ControlSettings = DEFAULT) -> float:
         """Of c: 0 where rounding may have made M something else. B has digits as the trace of S K S allows, and M is a
-        difference of terms of its size: on bike (n = 2000, float64) the variance with one half of it was a third of
-        that without up to a trace of 7e9, three times as large at 4e10, and grew with its square from there on. A
-        synthetic kernel of one scale was served up to 5e12, and a rough one is: the bound is the one that real data
-        asked for."""
-        return whole if float(system.kernel_diagonal().sum()) <= _LARGEST_TRACE else 0.0
+        difference of terms of its size."""
+        if float(system.kernel_diagonal().sum()) > settings.largest_trace:
+            return 0.0
+        return settings.both if with_neighbours else settings.low_rank
 
     @classmethod
     def of(cls, preconditioner: WithLowRank, factor: Tensor, pivots: Tensor, dtype: torch.dtype) -> NystroemControl:

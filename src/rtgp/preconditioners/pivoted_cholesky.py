@@ -7,7 +7,7 @@ is small (pivots, sums over rows) is the same on every rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,11 +24,24 @@ _ALONE = Group.alone()
 
 @dataclass(frozen=True)
 class PivotedCholesky:
-    """Settings of a low-rank preconditioner.
+    """Settings of a low-rank preconditioner, a partial Cholesky factorisation with pivots.
 
-    rank: columns of L; None chooses sqrt(2 n r) for r right-hand sides, which costs about one product with K.
-    pivoting: "greedy" takes the largest remaining diagonal entry, one at a time; "random" draws blocks of pivots in
-    proportion to it (randomly pivoted Cholesky).
+    Parameters
+    ----------
+    rank : int, optional
+        Columns of the factor. By default sqrt(2 n r) for r right-hand sides, which costs about one product with K.
+    pivoting : {"random", "greedy"}
+        "greedy" takes the largest remaining diagonal entry, one at a time. "random" draws blocks of pivots in
+        proportion to it (randomly pivoted Cholesky).
+
+    Examples
+    --------
+    >>> import torch, rtgp
+    >>> A = torch.eye(30) + torch.ones(30, 30)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = rtgp.solve(A, torch.ones(30), preconditioner=rtgp.PivotedCholesky(rank=2), generator=generator)
+    >>> bool((A @ x - 1).norm() < 0.1)
+    True
     """
 
     rank: int | None = None
@@ -47,6 +60,20 @@ class PivotedCholesky:
             )
 
     def rank_for(self, n: int, right_hand_sides: int) -> int:
+        """The rank for a problem of a given size.
+
+        Parameters
+        ----------
+        n : int
+            The number of rows.
+        right_hand_sides : int
+            The number of columns in a run of conjugate gradients.
+
+        Returns
+        -------
+        int
+            The rank, at most n.
+        """
         wanted = math.isqrt(2 * n * right_hand_sides) if self.rank is None else self.rank
         return min(wanted, n)
 
@@ -62,11 +89,34 @@ class PivotedCholesky:
         group: Group = _ALONE,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """L (n, k), or this rank's rows of it, float64 with L L^T close to the matrix of the given diagonal and rows.
+        """A factor L with L L^T close to the matrix that has the given diagonal and rows.
 
-        rank: in place of that of the settings. course: where (rank, what of the trace a column takes there) is noted
-        for every block of pivots: about the eigenvalues of the matrix. pivots: where those are noted. dtype: in which
-        the rows were computed; what is below its rounding is left out.
+        Parameters
+        ----------
+        diagonal : Tensor
+            The diagonal of the matrix, (n,).
+        rows : callable
+            A function that gives rows of the matrix by their indices.
+        right_hand_sides : int
+            The number of columns in a run of conjugate gradients.
+        generator : torch.Generator or None
+            The source of random numbers.
+        rank : int, optional
+            The rank, in place of that of the settings.
+        course : list, optional
+            Where (rank, what of the trace a column takes there) is noted for every block of pivots: about the
+            eigenvalues of the matrix.
+        pivots : list, optional
+            Where the pivots are noted.
+        group : Group
+            The ranks among which the rows of L are divided.
+        dtype : torch.dtype
+            In which the rows were computed. What is below its rounding is left out.
+
+        Returns
+        -------
+        Tensor
+            L (n, k) in float64, or this rank's rows of it.
         """
         rank = self.rank_for(diagonal.shape[0], right_hand_sides) if rank is None else rank
         if self.pivoting == "greedy":
@@ -123,19 +173,57 @@ def random_pivoted_cholesky(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Blocks of pivots at once, drawn in proportion to the remaining diagonal (Chen, Epperly, Tropp and Webber)."""
+    block_size, floor = min(rank, max(16, rank // 10)), _negligible(diagonal, dtype)
+
+    def draw(remaining: Tensor, left: int) -> Tensor | None:
+        count = min(block_size, left, int((remaining > floor).sum()))
+        if count == 0:
+            return None
+        chances = torch.where(remaining > floor, remaining, 0.0).cpu()
+        return torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
+
+    return _by_blocks(diagonal, rows, rank, draw, floor, course, pivots, group)
+
+
+def from_pivots(
+    diagonal: Tensor,
+    rows: Rows,
+    blocks: Sequence[Tensor],
+    group: Group = _ALONE,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """L (n, k) from pivots that are known, in the blocks in which they were taken: a smooth function of the matrix,
+    where other pivots would be a jump."""
+    left = iter(blocks)
+    rank = sum(len(block) for block in blocks)
+    return _by_blocks(
+        diagonal, rows, rank, lambda *_: next(left, None), _negligible(diagonal, dtype), None, None, group
+    )
+
+
+def _by_blocks(
+    diagonal: Tensor,
+    rows: Rows,
+    rank: int,
+    draw: Callable[[Tensor, int], Tensor | None],
+    floor: float,
+    course: list[tuple[int, float]] | None,
+    pivots: list[Tensor] | None,
+    group: Group,
+) -> Tensor:
+    """L from blocks of pivots.
+
+    `draw` takes what remains of the diagonal and the number of pivots that may still be taken, and returns the next
+    block, or None for no more.
+    """
     n, own = diagonal.shape[0], group.own(diagonal.shape[0])
-    block_size = min(rank, max(16, rank // 10))
     remaining = diagonal.clone()
     factor = diagonal.new_zeros(own.stop - own.start, rank)
-    floor = _negligible(diagonal, dtype)
     done = 0
     while done < rank:
-        drawable = int((remaining > floor).sum())
-        count = min(block_size, rank - done, drawable)
-        if count == 0:
+        drawn = draw(remaining, rank - done)
+        if drawn is None:
             break
-        chances = torch.where(remaining > floor, remaining, 0.0).cpu()
-        drawn = torch.multinomial(chances, count, replacement=False, generator=generator).to(diagonal.device)
         columns = rows(drawn).T - factor[:, :done] @ group.take(factor[:, :done], drawn, n).T  # (n, count)
         core = group.take(columns, drawn, n)
         new = _divided_by_root(columns, (core + core.T) / 2, floor)
@@ -175,9 +263,14 @@ def factor_of(
     rank: int | None = None,
     course: list[tuple[int, float]] | None = None,
     pivots: list[Tensor] | None = None,
+    known: Sequence[Tensor] = (),
 ) -> Tensor:
-    """L (n, k) with L L^T close to S K S, or this rank's rows of it, as far as the working precision has it: see
-    `PivotedCholesky.factor`."""
+    """L (n, k) with L L^T close to S K S, or this rank's rows of it, as far as the working precision has it.
+
+    See `PivotedCholesky.factor`. `known` are blocks of pivots to take in place of new ones.
+    """
+    if known:
+        return from_pivots(system.kernel_diagonal(), system.own_kernel_rows, known, system.group, system.dtype)
     return settings.factor(
         system.kernel_diagonal(), system.own_kernel_rows, right_hand_sides, generator, rank, course, pivots,
         system.group, system.dtype,

@@ -1,7 +1,7 @@
-"""Which preconditioner a training run holds: of what shape, and when it is made anew.
+"""Which preconditioner a training run holds: of what shape, and when it is rebuilt.
 
-Everything is decided from the hyperparameters, from runs that are over and from trials whose probes are thrown away,
-never from the draws of the run to come: a preconditioner that does not depend on these leaves the estimate unbiased.
+Everything is decided from the hyperparameters, from runs that are over and from trials whose probes are thrown away.
+Nothing depends on the draws of the run to come, so the estimate stays unbiased.
 
 Shape. A low rank suits smooth functions in noise; neighbours suit rough kernels, short lengthscales and little noise;
 both together suit what is hard for either. Which it is changes during a training. So candidates are tried, at the start
@@ -11,34 +11,36 @@ costs, and the making of the preconditioner once in so many calls.
 Rank. A rank of k makes a run of J(k) iterations. J falls like the root of the k-th eigenvalue, the largest that a
 factor of rank k leaves; how that falls with k is seen when a factor is made.
 
-Age. A preconditioner that the hyperparameters have left behind makes longer runs, and noisier gradients: with little
-noise in the data the variance may grow by factors of 100 while the run is not twice as long. How it grows with the
-distance is learnt where the noise is measured, and a gradient's price is its cost times its variance.
+Age. A preconditioner that the hyperparameters have left behind makes longer runs and noisier gradients. With little
+noise in the data the variance may grow by a factor of 100 while the run is not twice as long. How it grows with the
+distance is learnt where the noise is measured. The price of a gradient is its cost times its variance.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rtgp.distributed import Group
-from rtgp.operators.choose import free_memory
-from rtgp.preconditioners.build import FLATTEST, STEEPEST, Built, build
-from rtgp.preconditioners.choice import Choice, ChoiceSettings, Decision, Loser, distance
+from rtgp.kernels.structured import is_structured
+from rtgp.preconditioners.build import BuildSettings, Built, build
+from rtgp.preconditioners.choose import Choice, Decision, Loser, distance
+from rtgp.preconditioners.combined import LowRankAndNeighboursInverse
 from rtgp.preconditioners.nearest import place_of
 from rtgp.preconditioners.neighbour_control import NeighbourControl
-from rtgp.preconditioners.nystroem_control import COEFFICIENT, NystroemControl
+from rtgp.preconditioners.nystroem_control import NystroemControl
 from rtgp.preconditioners.pivoted_cholesky import PivotedCholesky
+from rtgp.preconditioners.policy_settings import PolicySettings, largest_rank
 from rtgp.preconditioners.protocol import Control, Identity, Preconditioner
 from rtgp.preconditioners.saved import preconditioner_from_state
 from rtgp.preconditioners.settings import Automatic, LowRankAndNeighbours, Neighbours, PreconditionerSettings
-from rtgp.preconditioners.shape import Costs, Shape
-from rtgp.preconditioners.sparse_inverse import check_earlier
-from rtgp.preconditioners.trial import Trial, TrialSettings, tried
+from rtgp.preconditioners.shape import Shape
+from rtgp.preconditioners.sparse_inverse import SparseInverse, check_earlier
+from rtgp.preconditioners.trial import Trial, tried
 from rtgp.preconditioners.wear import distortion_between, imbalance, sample_of
 from rtgp.solvers import WhitenedSystem
 from rtgp.state import State, saved_count, saved_flag, saved_scalar, saved_tensor
@@ -46,53 +48,12 @@ from rtgp.state import State, saved_count, saved_flag, saved_scalar, saved_tenso
 _log = logging.getLogger("rtgp")
 
 
-@dataclass(frozen=True)
-class PolicySettings:
-    """The constants of the policy.
-
-    largest_change: factor by which the rank changes from one preconditioner to the next, at the most.
-    rank_share: the rank is at most n over this.
-    memory_share: part of the free memory that a low-rank factor may take.
-    bytes_per_entry: for each row and column of a low-rank factor: the factor, Q in both precisions and layouts, and
-    what is passing.
-    steepest: power of the distortion in the noise that is believed.
-    calls_per_build: at least so many; the first ones are worn out by the first, large steps.
-    memory: part of what was learnt of the noise that is kept from one call to the next.
-    doubt: what "the noise does not grow" counts for, in squares of the logarithm of a distortion.
-    pattern_moved: change of the logarithm of a lengthscale after which neighbours are searched for again.
-    choice: of the shape.
-    """
-
-    largest_change: float = 2.0
-    rank_share: int = 2
-    memory_share: float = 0.4
-    bytes_per_entry: int = 48
-    steepest: float = STEEPEST
-    calls_per_build: float = 3.0
-    memory: float = 0.8
-    doubt: float = 0.25
-    pattern_moved: float = 0.2
-    choice: ChoiceSettings = field(default_factory=ChoiceSettings)
-    costs: Costs = field(default_factory=Costs)
-    trial: TrialSettings = field(default_factory=TrialSettings)
-
-
 _DEFAULT = PolicySettings()
-
-
-def iteration_cost(n: int, rank: int, columns: int) -> float:
-    """Operations of one iteration with a low rank: the product with K, and four with the thin factor."""
-    return _DEFAULT.costs.iteration(n, Shape(rank), columns, torch.device("cpu"))
-
-
-def build_cost(n: int, rank: int) -> float:
-    """Operations, those in float64 counted twice: the factor, and its orthonormal columns by Gram matrices."""
-    return _DEFAULT.costs.build(n, Shape(rank), torch.device("cpu"))
 
 
 @dataclass(frozen=True)
 class Held:
-    """The preconditioner in hand, and what runs with it have shown."""
+    """The kept preconditioner, and what runs with it have shown."""
 
     preconditioner: Preconditioner
     shape: Shape
@@ -100,9 +61,10 @@ class Held:
     decay: float
     pattern: Tensor | None
     sample: Tensor  # (m, m): the kernel on the sample when it was made, in units of the noise; empty if not watched
-    whole: float  # of how much of a Nystroem control to take, before anything is known
+    whole: float  # how much of a Nystroem control to use, before anything is known
     spread: float  # mean |B e - e|^2 / n of the last run, or of the trial
     place: Tensor  # (d + 1,): logarithms of the signal and of the scaled inputs' spread, when the pattern was found
+    pivots: tuple[Tensor, ...] = ()  # of the low rank, in blocks
     calls: int = 0
     fresh: int = 0  # iterations of the first run with it
     wasted: int = 0  # iterations beyond that, over all runs with it
@@ -111,7 +73,7 @@ class Held:
 
     @property
     def guess(self) -> float:
-        """Of how much of the control variate to take, before anything is known."""
+        """How much of the control variate to use, before anything is known."""
         if isinstance(self.control, NeighbourControl):
             return 1.0 / (1.0 + self.spread)
         return self.whole
@@ -120,8 +82,16 @@ class Held:
 class Policy:
     """Hands out the preconditioner for each call.
 
-    wanted: settings of one kind, `Automatic()`, or None. refresh: calls after which it is made anew; None: when that
-    pays. columns: right-hand sides of a run. control: whether to make a control variate with it.
+    Parameters
+    ----------
+    wanted : PreconditionerSettings | None
+        Settings of one kind, `Automatic()`, or None.
+    refresh : int | None
+        Calls after which it is rebuilt; None: when that pays.
+    columns : int
+        Right-hand sides of a run.
+    control : bool
+        Whether to make a control variate with it.
     """
 
     def __init__(
@@ -134,7 +104,7 @@ class Policy:
     ) -> None:
         self.wanted, self.refresh, self.columns, self._with_control = wanted, refresh, columns, control
         self.settings = settings
-        self._short = False  # whether a lack of memory was told of
+        self._short = False  # whether a lack of memory was reported
         self.reset()
 
     def reset(self) -> None:
@@ -145,14 +115,16 @@ class Policy:
         self._begin: int | None = None  # after `forget`, and used up by the same call: the rank of the next one
 
     def forget(self) -> None:
-        """Make the preconditioner anew in the next call, of the rank it has: the system comes in another precision."""
+        """Rebuild the preconditioner in the next call, with its rank: the system then comes in another precision."""
         if self._held is not None:
             self._begin = self._held.preconditioner.rank
             self._held = None
 
     def enlarge(self) -> str | None:
-        """Make the preconditioner anew in the next call, of twice the rank, if the rank is ours to choose and may still
-        grow: what was done, in words."""
+        """Rebuild the preconditioner in the next call, of twice the rank.
+
+        The policy must have the choice of the rank, which may still grow. What was done is returned, in words.
+        """
         free = isinstance(self.wanted, Automatic) or (
             isinstance(self.wanted, PivotedCholesky) and self.wanted.rank is None
         )
@@ -173,8 +145,11 @@ class Policy:
         once: bool = False,
         follow: bool = False,
     ) -> tuple[Preconditioner, bool]:
-        """The one to use, and whether it was made for this call. keep: never make it anew. once: no call is to come.
-        follow: nothing is decided or drawn; neighbours keep their pattern, and values follow the hyperparameters."""
+        """The preconditioner to use, and whether it was made for this call.
+
+        With `keep` it is never rebuilt. With `once` no further call comes. With `follow` nothing is decided or drawn:
+        pivots and neighbours stay, and values follow the hyperparameters.
+        """
         if self.wanted is None:
             return Identity(system.size), False
         held = self._held
@@ -198,7 +173,7 @@ class Policy:
             made = replace(made, preconditioner=kept)
         whole = 0.0
         if self._with_control and made.factor is not None:
-            whole = NystroemControl.first_guess(system, 1.0 if made.shape.count else COEFFICIENT)
+            whole = NystroemControl.first_guess(system, made.shape.count > 0, self.settings.control)
         self._held = Held(
             preconditioner=kept,
             shape=made.shape,
@@ -209,27 +184,36 @@ class Policy:
             whole=whole,
             spread=self._spread(trial),
             place=pattern_place,
+            pivots=made.pivots,
         )
         self._builds += 1
         return kept, True
 
     def _followed(self, held: Held, system: WhitenedSystem, generator: torch.Generator) -> Preconditioner:
-        """With a low rank it stays what it is: other values would take other pivots."""
-        if held.shape.rank or held.pattern is None or held.pattern.shape[1] < held.shape.count:
+        """The kept preconditioner with values at the present hyperparameters.
+
+        Estimates by the same draws are then a smooth function of the hyperparameters. One without pivots, from a
+        checkpoint of an older version, stays what it is.
+        """
+        pattern = _neighbours_in(held)
+        if bool(held.shape.rank) != bool(held.pivots) or bool(held.shape.count) != (pattern is not None):
             return held.preconditioner
-        made = self._build(held.shape, system, generator, held.pattern)
+        exactly_these = replace(self.settings.build, candidates=1)
+        made = self._build(held.shape, system, generator, pattern, held.pivots, exactly_these)
+        if held.preconditioner.renew(made.preconditioner):
+            made = replace(made, preconditioner=held.preconditioner)
         control = made.control(system.dtype) if self._with_control else None
         self._held = replace(held, preconditioner=made.preconditioner, control=control)
         return made.preconditioner
 
     @property
     def control(self) -> Control | None:
-        """That of the preconditioner in hand."""
+        """The control variate of the kept preconditioner."""
         return None if self._held is None else self._held.control
 
     @property
     def guess(self) -> float:
-        """Of how much of that to take, before anything is known."""
+        """How much of it to use, before anything is known."""
         return 0.0 if self._held is None else self._held.guess
 
     @property
@@ -238,8 +222,11 @@ class Policy:
         return "" if self.decision is None else self.decision.reason
 
     def used(self, iterations: int, noise: float = 0.0, spread: float | None = None) -> None:
-        """A run with the preconditioner in hand took so many iterations, and the noise of its gradient cost so much (0:
-        not known). spread: mean |B e - e|^2 / n of its probes."""
+        """Learn from a run with the kept preconditioner.
+
+        `iterations` are those of the run. `noise` is what the noise of its gradient cost; 0 where it is unknown.
+        `spread` is the mean of `|B e - e|^2 / n` over its probes.
+        """
         self._calls += 1
         held = self._held
         if held is None:
@@ -269,18 +256,27 @@ class Policy:
         return max(self.settings.calls_per_build, self._calls / max(1, self._builds))
 
     def _spread(self, trial: Trial | None) -> float:
-        """By the trial, if there was one; by the last run otherwise."""
+        """|B e - e|^2 / n, by the trial if there was one, or by the last run."""
         if trial is not None:
             return trial.spread if math.isfinite(trial.spread) else 1.0 / torch.finfo(torch.float64).eps
         return 0.0 if self._held is None else self._held.spread
 
-    def _build(self, shape: Shape, system: WhitenedSystem, generator: torch.Generator, pattern: Tensor | None) -> Built:
+    def _build(
+        self,
+        shape: Shape,
+        system: WhitenedSystem,
+        generator: torch.Generator,
+        pattern: Tensor | None,
+        pivots: tuple[Tensor, ...] = (),
+        settings: BuildSettings | None = None,
+    ) -> Built:
         pivoting = self.wanted if isinstance(self.wanted, PivotedCholesky) else None
-        return build(shape, system, generator, pivoting, pattern)
+        return build(shape, system, generator, pivoting, pattern, settings or self.settings.build, pivots)
 
     def _undecided(self, place: Tensor) -> bool:
-        """Whether candidates are to be tried: at the start, after large moves, and where runs are longer than they
-        were expected to be."""
+        """Whether candidates are to be tried: at the start, after large moves, and where runs are longer than
+        expected.
+        """
         decision, held = self.decision, self._held
         if decision is None or decision.place.shape != place.shape:
             return True
@@ -306,7 +302,8 @@ class Policy:
             costs=settings.costs,
         )
         rank = self._within_memory(self._rank(n, device), system)
-        made, trial, self.decision = choice.made(rank, system.group.size == 1, pattern, self.decision)
+        alone, entries = system.group.size == 1, not is_structured(system.operator.form)  # which cost a product each
+        made, trial, self.decision = choice.made(rank, alone, pattern, self.decision, neighbours=entries)
         _log.info("Preconditioner: %s", self.decision.reason)
         return made, trial
 
@@ -332,7 +329,7 @@ class Policy:
 
     def _within_memory(self, rank: int, system: WhitenedSystem) -> int:
         most = largest_rank(system, self.settings)
-        if most < rank // 2 and not self._short:
+        if most < rank // 2 and not self._short and self.settings.most_bytes is None:
             self._short = True
             _log.warning(
                 "The memory left on %s is enough for a preconditioner of rank %d, where rank %d would pay: runs take "
@@ -344,7 +341,7 @@ class Policy:
         return min(rank, most)
 
     def _pattern_serves(self, held: Held, place: Tensor) -> bool:
-        """Whether the nearest points are still about the nearest: lengthscales have hardly moved since."""
+        """Whether the nearest points are still about the nearest, because lengthscales have hardly moved since."""
         if held.pattern is None or held.place.shape != place.shape:
             return False
         return float((held.place - place)[1:].abs().amax() if len(place) > 1 else 0.0) <= self.settings.pattern_moved
@@ -413,6 +410,9 @@ class Policy:
                 state[name] = torch.tensor(getattr(held, name), dtype=torch.float64)
             if held.pattern is not None:
                 state["pattern"] = held.pattern
+            if held.pivots:
+                state["low_rank_pivots"] = torch.cat(held.pivots)
+                state["low_rank_blocks"] = torch.tensor([len(block) for block in held.pivots])
             if held.control is not None:
                 state.update(held.control.state_dict())
         return state
@@ -420,11 +420,11 @@ class Policy:
     def load_state_dict(
         self, state: State, dtype: torch.dtype, group: Group | None = None, size: int | None = None
     ) -> None:
-        """size: n, where it is known; a preconditioner of another is refused."""
+        """Take up what was saved. `size` is n, where it is known; a preconditioner of another size is refused."""
         nothing = torch.zeros((), dtype=torch.float64)
         older = {"growth": torch.zeros(2, dtype=torch.float64), "first_noise": nothing, "spread": nothing}
         state = {**older, "place": torch.zeros(0, dtype=torch.float64), **state}
-        state = {"whole": state.get("control_guess", torch.full_like(nothing, COEFFICIENT)), **state}
+        state = {"whole": state.get("control_guess", torch.full_like(nothing, self.settings.control.low_rank)), **state}
         self._calls = saved_count(state, "all_calls")
         both, own = saved_tensor(state, "growth", (2,)).tolist()
         if own < 0.0:
@@ -461,21 +461,29 @@ class Policy:
             sample = saved_tensor(state, "sample", (None, None))
             if sample.shape[0] != sample.shape[1]:
                 raise ValueError(f"'sample' must be square. Got shape {tuple(sample.shape)}.")
-            pattern = None
+            pattern, settings = None, self.settings.build
             if "pattern" in state:
                 n = preconditioner.size
                 pattern = saved_tensor(state, "pattern", (n, None), torch.int64, (-1, n - 1))
                 check_earlier(pattern, "pattern")
+            pivots: tuple[Tensor, ...] = ()
+            if "low_rank_pivots" in state:
+                drawn = saved_tensor(state, "low_rank_pivots", (None,), torch.int64, (0, preconditioner.size - 1))
+                sizes = saved_tensor(state, "low_rank_blocks", (None,), torch.int64, (1, math.inf)).tolist()
+                if sum(sizes) != len(drawn):
+                    raise ValueError(f"'low_rank_blocks' must add up to {len(drawn)} pivots. Got {sum(sizes)}.")
+                pivots = torch.split(drawn, sizes)
             self._held = Held(
                 preconditioner=preconditioner,
                 shape=Shape(preconditioner.rank, preconditioner.neighbours),
                 control=control,
-                decay=saved_scalar(state, "decay", (FLATTEST, STEEPEST)),
+                decay=saved_scalar(state, "decay", (settings.flattest, settings.steepest)),
                 pattern=pattern,
                 sample=sample,
                 whole=saved_scalar(state, "whole", (0.0, 1.0)),
                 spread=saved_scalar(state, "spread", (0.0, math.inf)),
                 place=saved_tensor(state, "place", (None,)).cpu(),
+                pivots=pivots,
                 calls=saved_count(state, "calls"),
                 fresh=saved_count(state, "fresh"),
                 wasted=saved_count(state, "wasted"),
@@ -483,8 +491,8 @@ class Policy:
             )
 
 
-def largest_rank(system: WhitenedSystem, settings: PolicySettings = _DEFAULT) -> int:
-    """Beyond which a preconditioner would not fit into memory."""
-    own = system.group.own(system.size)
-    rows: int = max(1, own.stop - own.start)
-    return max(1, int(settings.memory_share * free_memory(system.device)) // (settings.bytes_per_entry * rows))
+def _neighbours_in(held: Held) -> Tensor | None:
+    """(n, m): those that the kept preconditioner is made of, -1 for none."""
+    made = held.preconditioner
+    sparse = made.sparse if isinstance(made, LowRankAndNeighboursInverse) else made
+    return sparse.earlier() if isinstance(sparse, SparseInverse) else None

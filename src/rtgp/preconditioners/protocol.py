@@ -51,8 +51,10 @@ class Preconditioner(ABC):
         return self.conditioned(self.whiten(r))
 
     def renew(self, other: Preconditioner) -> bool:
-        """Become the other one in the same memory, where it has the same shape and that is of use: what has been
-        recorded of its products then holds for the new one."""
+        """Become the other one in the same memory, where it has the same shape and that saves something.
+
+        What has been recorded of its products then holds for the new one.
+        """
         return False
 
     @abstractmethod
@@ -63,16 +65,19 @@ class Preconditioner(ABC):
 class Control(Protocol):
     """A control variate of the trace: a fixed symmetric M for every hyperparameter, near dA, whose tr(P^-1 M) is known.
 
-    u^T M u - tr(P^-1 M) has mean zero for u = F^-T e. How much of it is taken is for the objective to say.
+    u^T M u - tr(P^-1 M) has mean zero for u = F^-T e. The objective decides how much of it is used.
     """
 
     def losses(
         self, system: WhitenedSystem, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
     ) -> Tensor:
-        """(2,): the gradient of the first is sum_p w_p (u_p^T M u_p - tr(P^-1 M)), the kernel's part, that of the
-        second the same for the noise.
+        """(2,): scalars whose gradients are the control variate's parts.
 
-        duals (n, p): u; squares (p,): u^T A u; weights (p,); form, noise: with their autograd history.
+        The gradient of the first is sum_p w_p (u_p^T M u_p - tr(P^-1 M)), the kernel's part; that of the second is the
+        same for the noise.
+
+        `duals` (n, p) are u, `squares` (p,) are u^T A u, and `weights` (p,) are w. `form` and `noise` have their
+        autograd history.
         """
         ...
 

@@ -12,7 +12,16 @@ from rtgp.preconditioners.pivoted_cholesky import PivotedCholesky
 class Neighbours:
     """Neighbours alone: a sparse inverse factor, for rough, spatial or nearly noise-free data.
 
-    count: earlier points that each point is conditioned on; None: 32.
+    Parameters
+    ----------
+    count : int, optional
+        Earlier points that each point is conditioned on. By default 32.
+
+    Examples
+    --------
+    >>> import rtgp
+    >>> rtgp.RRCG(preconditioner=rtgp.Neighbours(16)).preconditioner
+    Neighbours(count=16)
     """
 
     count: int | None = None
@@ -23,9 +32,20 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class LowRankAndNeighbours:
-    """A low rank, and neighbours for what it leaves.
+    """A low-rank preconditioner, and neighbours for what it leaves.
 
-    rank: columns of the low-rank part; None: sqrt(2 n r) for r right-hand sides. count: neighbours; None: 64.
+    Parameters
+    ----------
+    rank : int, optional
+        Columns of the low-rank part. By default sqrt(2 n r) for r right-hand sides.
+    count : int, optional
+        Neighbours of each point. By default 64.
+
+    Examples
+    --------
+    >>> import rtgp
+    >>> rtgp.RRCG(preconditioner=rtgp.LowRankAndNeighbours(rank=50)).preconditioner
+    LowRankAndNeighbours(rank=50, count=None)
     """
 
     rank: int | None = None
@@ -38,8 +58,16 @@ class LowRankAndNeighbours:
 
 @dataclass(frozen=True)
 class Automatic:
-    """A low rank, neighbours or both, of the size that makes the cheapest step: found by trials, and found again after
-    the hyperparameters have moved far."""
+    """A low rank, neighbours or both, of the size that makes the cheapest step.
+
+    It is found by trials, and again after the hyperparameters have moved far.
+
+    Examples
+    --------
+    >>> import rtgp
+    >>> rtgp.RRCG().preconditioner
+    Automatic()
+    """
 
 
 PreconditionerSettings = PivotedCholesky | Neighbours | LowRankAndNeighbours | Automatic

@@ -9,7 +9,15 @@ import torch
 
 @dataclass(frozen=True)
 class Shape:
-    """rank: columns of the low-rank part, 0 for none; count: neighbours in a row of the sparse part, 0 for none."""
+    """The size of a preconditioner.
+
+    Attributes
+    ----------
+    rank : int
+        Columns of the low-rank part, 0 for none.
+    count : int
+        Neighbours in a row of the sparse part, 0 for none.
+    """
 
     rank: int = 0
     count: int = 0
@@ -24,14 +32,23 @@ class Shape:
 class DeviceCosts:
     """What a preconditioner costs on one kind of device, in operations of a product of K with a few columns.
 
-    thin: for each point, column and rank, in one iteration.
-    sparse: for each point, column and entry of a row of G, in one iteration: G and its transpose.
-    begin: of making anything: many small launches.
-    search: for each point, of finding neighbours.
-    factor: for each point and square of the rank: L and its orthonormal columns, in float64.
-    entry: for each entry of the small blocks, in float64: kernel, factorisation and solve.
-    across: for each point, neighbour and rank, where both are made: neighbours ranked by what L leaves, and L L^T taken
-        from the blocks.
+    Attributes
+    ----------
+    thin : float
+        For each point, column and rank, in one iteration.
+    sparse : float
+        For each point, column and entry of a row of G, in one iteration: G and its transpose.
+    begin : float
+        For each build, whatever its size: many small launches.
+    search : float
+        For each point, of finding neighbours.
+    factor : float
+        For each point and square of the rank: L and its orthonormal columns, in float64.
+    entry : float
+        For each entry of the small blocks, in float64: kernel, factorisation and solve.
+    across : float
+        For each point, neighbour and rank, where both are made: neighbours ranked by what L leaves, and L L^T taken
+        from their blocks.
     """
 
     thin: float
@@ -47,8 +64,12 @@ class DeviceCosts:
 class Costs:
     """By kind of device.
 
-    cpu: two cores, airports (n = 5,000) and kin40k (n = 8,000), 12 columns, a stored product of 170 to 210 GFLOP/s.
-    cuda: an H200, kin40k (n = 25,600), 12 columns, a stored product of 31 TFLOP/s.
+    Attributes
+    ----------
+    cpu : DeviceCosts
+        Two cores, airports (n = 5,000) and kin40k (n = 8,000), 12 columns, a stored product of 170 to 210 GFLOP/s.
+    cuda : DeviceCosts
+        An H200, kin40k (n = 25,600), 12 columns, a stored product of 31 TFLOP/s.
     """
 
     cpu: DeviceCosts = DeviceCosts(

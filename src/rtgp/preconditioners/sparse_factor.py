@@ -18,6 +18,7 @@ from torch import Tensor
 from rtgp.kernels import KernelForm
 from rtgp.kernels.forms import Gradients, add_rows
 from rtgp.operators import attach_gradients
+from rtgp.precision import in_float64
 from rtgp.threads import in_threads, sum_of
 
 
@@ -65,8 +66,7 @@ def inverse_factor_rows(
     settings: FactorSettings = DEFAULT,
 ) -> tuple[Tensor, Tensor]:
     """(index, values), both (n, m + 1), values in float64."""
-    wide = form.widened()
-    form = form if wide is None else wide
+    form = in_float64(form)
     index = with_points(neighbours, torch.arange(neighbours.shape[0], device=neighbours.device))
     scale = scale.detach().double()
     values = torch.empty(index.shape, dtype=torch.float64, device=form.device)
@@ -142,10 +142,11 @@ def factored(blocks: Tensor, settings: FactorSettings = DEFAULT) -> tuple[Tensor
 def trace_of_derivative(
     form: KernelForm, noise: Tensor, index: Tensor, values: Tensor, settings: FactorSettings = DEFAULT
 ) -> tuple[Tensor, Tensor]:
-    """tr(P^-1 dA) = sum_i g_i^T dA[c_i, c_i] g_i for P^-1 = G^T G, exactly, as two float64 scalars whose gradients are
-    the kernel's part and the noise's: dA = S d(K + noise) S with S = noise^(-1/2) held fixed.
+    """tr(P^-1 dA) = sum_i g_i^T dA[c_i, c_i] g_i for P^-1 = G^T G, exactly.
 
-    Their values are tr(P^-1 S K S) and tr(P^-1): together tr(P^-1 A). noise () or (n,).
+    Two float64 scalars are returned, whose gradients are the kernel's part and the noise's: dA = S d(K + noise) S with
+    S = noise^(-1/2) held fixed. Their values are tr(P^-1 S K S) and tr(P^-1), together tr(P^-1 A). `noise` is () or
+    (n,).
     """
     n = form.size
     scale = noise.detach().double().expand(n).rsqrt()

@@ -55,6 +55,10 @@ class SparseInverse(Preconditioner):
     def logdet(self) -> Tensor:
         return self._logdet
 
+    def earlier(self) -> Tensor:
+        """(n, m): the neighbours of each point, -1 where there are fewer."""
+        return torch.where(is_missing(self.index), -1, self.index)[:, :-1]
+
     def inverse_diagonal(self) -> Tensor:
         squares = self.values.square().reshape(-1)
         return torch.zeros(self.size, dtype=torch.float64, device=squares.device).index_add_(
@@ -66,7 +70,10 @@ class SparseInverse(Preconditioner):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], dtype: torch.dtype, size: int | None = None) -> SparseInverse:
-        """size: n, where it is known. What is no such factor is refused: its determinant would be another."""
+        """Read it back, for n = `size` points where that is known.
+
+        What is no such factor is refused: its determinant would be another.
+        """
         index = saved_tensor(state, "neighbours_index", (size, None), torch.int64, (0, math.inf))
         n, width = index.shape
         values = saved_tensor(state, "neighbours_values", (n, width))
@@ -78,13 +85,16 @@ class SparseInverse(Preconditioner):
         missing = is_missing(index)
         if bool((values[missing] != 0.0).any()):
             raise ValueError("'neighbours_values' must be 0 where a point stands for a neighbour that is not there.")
-        check_earlier(torch.where(missing, -1, index)[:, :-1], "neighbours_index")
-        return cls(index, values, dtype)
+        found = cls(index, values, dtype)
+        check_earlier(found.earlier(), "neighbours_index")
+        return found
 
 
 def check_earlier(neighbours: Tensor, name: str) -> None:
-    """Refuses neighbours (n, m), -1 for none, that are not different points before their own in some order: G would
-    have another determinant than its diagonal tells."""
+    """Refuse neighbours (n, m), -1 for none, that are not different points before their own in some order.
+
+    G would have another determinant than its diagonal tells.
+    """
     n, m = neighbours.shape
     ascending = neighbours.sort(dim=1).values
     if bool(((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0)).any()):
@@ -101,7 +111,7 @@ def check_earlier(neighbours: Tensor, name: str) -> None:
 
 
 def random_order(n: int, generator: torch.Generator) -> Tensor:
-    """(n,): a permutation. A random order spreads the early points over the data, near enough to best."""
+    """(n,): a random permutation, which spreads the early points over the data. It is near enough to the best order."""
     return torch.randperm(n, generator=generator)
 
 

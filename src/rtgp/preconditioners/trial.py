@@ -18,9 +18,16 @@ from rtgp.truncation import fixed
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """iterations, probes: of one trial.
-    target: error ratio whose iterations are predicted.
-    most: iterations beyond which a run is not believed to end.
+    """How candidates are tried.
+
+    Attributes
+    ----------
+    iterations, probes : int
+        The size of one trial.
+    target : float
+        Error ratio whose iterations are predicted.
+    most : float
+        Iterations beyond which a run is not believed to end.
     """
 
     iterations: int = 5
@@ -31,8 +38,17 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """ratio: the smallest whitened residual in the Krylov space at the end to that at the start. iterations: predicted,
-    to the target. spread: mean of |B e - e|^2 / n; 0 for P = A."""
+    """What a trial of a preconditioner has found.
+
+    Attributes
+    ----------
+    ratio : float
+        The smallest whitened residual in the Krylov space at the end, over that at the start.
+    iterations : float
+        The predicted number of iterations to the target.
+    spread : float
+        The mean of `|B e - e|^2 / n`; 0 for P = A.
+    """
 
     ratio: float
     iterations: float
@@ -42,7 +58,7 @@ class Trial:
 def tried(
     preconditioner: Preconditioner, system: WhitenedSystem, generator: torch.Generator, settings: TrialSettings
 ) -> Trial:
-    """One that fails has a ratio of infinity."""
+    """The result of a short run. A preconditioner that fails has a ratio of infinity."""
     n = system.size
     signs = torch.randint(0, 2, (n, settings.probes), generator=generator).to(system.device)
     residual = signs.to(system.dtype).mul_(2.0).sub_(1.0)

@@ -14,7 +14,7 @@ from rtgp.solvers import WhitenedSystem
 
 def sample_of(system: WhitenedSystem) -> Tensor:
     """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
-    index = system.some_points()
+    index = system.sample_index()
     return system.kernel_rows(index, index).cpu() * (system.size / len(index))
 
 
@@ -31,11 +31,13 @@ def distortion_between(before: Tensor, after: Tensor) -> float:
 
 
 def imbalance(preconditioner: Preconditioner, system: WhitenedSystem) -> float:
-    """How far the diagonal of G A G^T is from a multiple of ones, over some rows; 1 for the A that G was made for. The
-    sample of `distortion_between` sees points far from one another: of a short lengthscale it sees nothing."""
+    """How far the diagonal of G A G^T is from a multiple of ones, over some rows; 1 for the A that G was made for.
+
+    The sample of `distortion_between` sees points far from one another. It sees nothing of a short lengthscale.
+    """
     if not isinstance(preconditioner, SparseInverse):
         return 1.0
-    rows = system.some_points()
+    rows = system.sample_index()
     index, values = preconditioner.index[rows], preconditioner.values[rows]
     scale = system.noise.rsqrt()[index]  # (b, m + 1)
     weighted = values * scale

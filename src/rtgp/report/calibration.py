@@ -10,6 +10,7 @@ import numpy as np
 from rtgp.report.content import Array, Predictions
 
 _NORMAL = NormalDist()
+NINETY = 1.645  # standard deviations on either side of the mean: an interval of 90%
 LEVELS = np.concatenate([np.arange(0.05, 0.95, 0.05), [0.95, 0.99]])
 
 

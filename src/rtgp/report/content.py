@@ -19,13 +19,15 @@ Row = Mapping[str, Any]
 class Predictions:
     """Targets with the mean and standard deviation (noise included) predicted for them, in one unit.
 
-    No target was known to the prediction of itself: it was held out, or left out one at a time.
+    No target was known to the prediction of itself: it was held out, or left out one at a time. places: where on a map
+    they are, for a model of two inputs.
     """
 
     y: Array  # (m,)
     mean: Array  # (m,)
     std: Array  # (m,)
     kind: str = "held-out"
+    places: Array | None = None  # (m, 2)
 
     def __post_init__(self) -> None:
         for name in ("y", "mean", "std"):
@@ -35,6 +37,8 @@ class Predictions:
                 "y, mean and std must be (m,) with the same m, at least 1. "
                 f"Got {self.y.shape}, {self.mean.shape} and {self.std.shape}."
             )
+        if self.places is not None and np.shape(self.places) != (len(self.y), 2):
+            raise InputError(f"places must be ({len(self.y)}, 2). Got {np.shape(self.places)}.")
         if not (np.isfinite(self.y).all() and np.isfinite(self.mean).all() and (self.std > 0).all()):
             raise InputError("y and mean must be finite and std positive everywhere.")
 
@@ -90,6 +94,30 @@ class Surface:
     value_name: str
     aspect: float | None = None  # length of one unit of y over one unit of x; None: fill the frame
     note: str = ""
+    data: Array | None = None  # (n,): what was observed at the points
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """The posterior along one input, the others held where they are in the middle of the data."""
+
+    name: str
+    x: Array  # (g,)
+    mean: Array  # (g,)
+    std: Array  # (g,)
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """A posterior over many inputs: slices along the most relevant ones, and what each input contributes.
+
+    relevance: by how much the prediction changes (root mean square, in standard deviations of the target) where this
+    input is that of another row.
+    """
+
+    slices: Sequence[Slice]
+    relevance: Mapping[str, float]  # of all inputs, the largest first
+    value_name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +137,12 @@ class Report:
     summary: str
     runs: Sequence[Run]
     table: Table | None = None
-    picture: Curve | Surface | None = None
+    picture: Curve | Surface | Slices | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     command: str = ""
     target: str = "target"
+    highlights: Sequence[tuple[str, str]] = ()  # what to know first: (name, value)
+    advice: Sequence[str] = ()  # what to do next
 
 
 def _number(value: object) -> float:

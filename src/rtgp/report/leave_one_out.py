@@ -15,11 +15,13 @@ from rtgp.objectives.reading import copied, own_data, read
 from rtgp.report.content import Array, Predictions
 
 UP_TO = 8000  # points: a gigabyte for the matrix and its inverse
+UNASKED_UP_TO = 3000  # some seconds: for scores that nobody asked for
 
 
-def leave_one_out(model: Any, y: Array) -> Predictions | None:
-    """For an exact GPyTorch model trained on an affine map of y (n,), in the units of y; None where n is too large."""
-    if len(y) > UP_TO:
+def leave_one_out(model: Any, y: Array, up_to: int = UP_TO) -> Predictions | None:
+    """For an exact GPyTorch model trained on an affine map of y (n,), in the units of y; None where n is
+    above `up_to`."""
+    if len(y) > up_to:
         return None
     # A copy in float64: the caller's model stays as it is, in eval mode.
     exact = copied(model)[0].cpu().double().train()

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
+from rtgp.provenance import versions
 from rtgp.report import picture, prediction_plots, training_plots
 from rtgp.report.calibration import verdict
-from rtgp.report.content import Curve, Report, Surface
-from rtgp.report.environment import versions
-from rtgp.report.files import write_text
-from rtgp.report.style import to_svg
+from rtgp.report.content import Curve, Report, Slices, Surface
+from rtgp.report.style import Where, to_svg
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class _Draw:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, drawn: Figure | None, caption: str) -> list[Drawing]:
+    def __call__(self, drawn: Where | None, caption: str) -> list[Drawing]:
         if drawn is None:
             return []
         self.count += 1
@@ -57,7 +54,7 @@ def render(report: Report) -> str:
         loader=PackageLoader("rtgp.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     draw = _Draw()
-    made = [make(report, draw) for make in (_picture, _training, _hyperparameters, _roulette, _calibration, _residuals)]
+    made = [make(report, draw) for make in ORDER]
     return environment.get_template("report.html.j2").render(
         report=report,
         sections=[section for section in made if section is not None],
@@ -65,14 +62,6 @@ def render(report: Report) -> str:
         versions=versions(),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-
-
-def write_report(path: str | Path, report: Report) -> Path:
-    """Write the page as `path`; it appears there whole or not at all."""
-    path, text = Path(path), render(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    return path
 
 
 def _picture(report: Report, draw: _Draw) -> Section | None:
@@ -86,18 +75,55 @@ def _picture(report: Report, draw: _Draw) -> Section | None:
             picture.uncertainty_map(shown),
             f"Its uncertainty: standard deviation of {shown.value_name}, noise included. Dots: training points.",
         )
+        if shown.data is not None:
+            caption = f"Observed {shown.value_name}: the mean of the {len(shown.data):,} points in each cell."
+            drawings += draw(picture.data_map(shown, shown.data), caption)
+        drawings += _missed(report, shown, draw)
         return Section("posterior", "The posterior", (shown.note,) if shown.note else (), tuple(drawings), "wide")
+    if isinstance(shown, Slices):
+        low, high = picture.slices_range(shown)
+        drawings = [
+            one
+            for piece in shown.slices
+            for one in draw(picture.slice_figure(piece, shown.value_name, low, high), f"Along {piece.name}.")
+        ]
+        words = (
+            "Mean and 90% interval along one input at a time, the most relevant first; the others are at their medians."
+        )
+        return Section("posterior", "The posterior", (words,), tuple(drawings), "third")
     return None
+
+
+def _missed(report: Report, shown: Surface, draw: _Draw) -> list[Drawing]:
+    """Where the last run that predicts is off."""
+    for run in reversed(report.runs):
+        found = run.predictions
+        if found is not None and found.places is not None:
+            caption = f"Residuals of {run.name} ({found.kind}): the mean of the {len(found):,} points in each cell."
+            return draw(picture.residual_map(shown, found, found.places), caption)
+    return []
+
+
+def _relevance(report: Report, draw: _Draw) -> Section | None:
+    if not isinstance(report.picture, Slices):
+        return None
+    left = len(report.picture.relevance) - picture.MOST_BARS
+    words = (
+        "By how much the prediction changes where one input is taken from another row (root mean square, in standard "
+        f"deviations of the target).{f' {left} inputs that matter less are not shown.' if left > 0 else ''}",
+    )
+    drawings = draw(picture.relevance_chart(report.picture), "What each input contributes.")
+    return Section("relevance", "Relevance of the inputs", words, tuple(drawings))
 
 
 def _training(report: Report, draw: _Draw) -> Section | None:
     drawings = draw(training_plots.loss_traces(report.runs), "Objective against the step.")
     drawings += draw(training_plots.loss_against_time(report.runs), "Objective against the clock.")
-    words = (
-        "The estimated negative log marginal likelihood per point, as each method saw it. "
-        "An estimate by plain CG is biased: compare methods by the table, not by these curves.",
-    )
-    return Section("training", "Training", words, tuple(drawings)) if drawings else None
+    several = len(report.runs) > 1
+    words = ["The negative log marginal likelihood per point" + (", as each method saw it." if several else ".")]
+    if several:
+        words.append("Some of these are estimates: compare methods by the table, not by these curves.")
+    return Section("training", "Training", (" ".join(words),), tuple(drawings)) if drawings else None
 
 
 def _hyperparameters(report: Report, draw: _Draw) -> Section | None:
@@ -115,11 +141,11 @@ def _roulette(report: Report, draw: _Draw) -> Section | None:
     for i, run in enumerate(report.runs):
         drawings += draw(training_plots.truncation_draws(run, i), f"Truncations drawn by {run.name}, step by step.")
     drawings += draw(training_plots.truncation_histogram(report.runs), "How many iterations a step took.")
-    drawings += draw(
-        training_plots.solver_residuals(report.runs),
-        "What the solves left undone. Roulette weights what it cuts, so its large residuals add noise and no bias.",
-    )
-    return Section("solves", "Truncations and solves", (), tuple(drawings)) if drawings else None
+    weighted = any(one.caption.startswith("Truncations") for one in drawings)
+    words = " Roulette weights what it cuts, so its large residuals add noise and no bias." if weighted else ""
+    drawings += draw(training_plots.solver_residuals(report.runs), f"What the solves left undone.{words}")
+    title = "Truncations and solves" if weighted else "Solves"
+    return Section("solves", title, (), tuple(drawings)) if drawings else None
 
 
 def _calibration(report: Report, draw: _Draw) -> Section | None:
@@ -138,7 +164,7 @@ def _calibration(report: Report, draw: _Draw) -> Section | None:
 
 def _residuals(report: Report, draw: _Draw) -> Section | None:
     drawings: list[Drawing] = []
-    plots: tuple[tuple[Callable[..., Figure], tuple[str, ...], str], ...] = (
+    plots: tuple[tuple[Callable[..., Where], tuple[str, ...], str], ...] = (
         (prediction_plots.predicted_against_target, (report.target,), "Observed against predicted."),
         (prediction_plots.residuals_plot, (report.target,), "Standardised residuals; dashed: 90%."),
         (prediction_plots.quantile_plot, (), "Quantiles of the standardised residuals: on the line if normal."),
@@ -151,3 +177,7 @@ def _residuals(report: Report, draw: _Draw) -> Section | None:
         drawings += draw(plot(run, predictions, i, *arguments), caption)
     words = (f"For {run.name}.",) if len(held_out) > 1 else ()
     return Section("residuals", f"Residuals ({predictions.kind})", words, tuple(drawings))
+
+
+# What a reader asks first stands first: what was learned, whether it can be trusted, then how it came about.
+ORDER = (_picture, _relevance, _calibration, _residuals, _hyperparameters, _training, _roulette)

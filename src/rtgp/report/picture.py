@@ -2,110 +2,149 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.colors import BoundaryNorm, Normalize
+from matplotlib.ticker import MaxNLocator
 
-from rtgp.report.content import Array, Curve, Surface
-from rtgp.report.style import INK, MUTED, axes, figure, legend, plain, series
+from rtgp.report.calibration import NINETY
+from rtgp.report.content import Array, Curve, Predictions, Slice, Slices, Surface
+from rtgp.report.raster import raster
+from rtgp.report.style import Where, axes, figure, ink, legend, muted, plain, series
 
 MOST_POINTS = 3000
-CURVE_POINTS = 300
-MAP_WIDTH, MAP_HEIGHT = 100, 75
+MOST_BARS = 20
 
 
-def curve_figure(curve: Curve) -> Figure:
+def curve_figure(curve: Curve, where: Where | None = None) -> Where:
     """Mean, 90% band and data."""
-    drawn = figure(7.2, 3.8)
+    drawn = where or figure(7.2, 3.8)
     on = axes(drawn, x=curve.x_name, y=curve.y_name)
     index = _some(len(curve.data_x))
-    on.scatter(curve.data_x[index], curve.data_y[index], s=8, color=MUTED, alpha=0.6, linewidths=0, label="data")
-    low, high = curve.mean - 1.645 * curve.std, curve.mean + 1.645 * curve.std
+    on.scatter(curve.data_x[index], curve.data_y[index], s=8, color=muted(), alpha=0.6, linewidths=0, label="data")
+    low, high = curve.mean - NINETY * curve.std, curve.mean + NINETY * curve.std
     on.fill_between(curve.x, low, high, color=series(0), alpha=0.25, linewidth=0, label="90% interval")
     on.plot(curve.x, curve.mean, color=series(0), linewidth=1.6, label="mean")
     legend(on)
     return drawn
 
 
-def mean_map(surface: Surface) -> Figure:
+def slice_figure(one: Slice, value_name: str, low: float, high: float, where: Where | None = None) -> Where:
+    """Mean and 90% band along one input; low, high: of the vertical axis, the same for all slices."""
+    drawn = where or figure(3.6, 2.5)
+    on = axes(drawn, x=one.name, y=value_name)
+    below, above = one.mean - NINETY * one.std, one.mean + NINETY * one.std
+    on.fill_between(one.x, below, above, color=series(0), alpha=0.25, linewidth=0)
+    on.plot(one.x, one.mean, color=series(0), linewidth=1.8)
+    on.set_ylim(low, high)
+    return drawn
+
+
+def slices_range(slices: Slices) -> tuple[float, float]:
+    """A vertical axis that shows all slices with their bands."""
+    low = min(float((one.mean - NINETY * one.std).min()) for one in slices.slices)
+    high = max(float((one.mean + NINETY * one.std).max()) for one in slices.slices)
+    pad = 0.03 * (high - low)
+    return low - pad, high + pad
+
+
+def relevance_height(slices: Slices) -> float:
+    """In inches."""
+    return 0.9 + 0.27 * min(len(slices.relevance), MOST_BARS)
+
+
+def relevance_chart(slices: Slices, where: Where | None = None) -> Where:
+    """A bar for each input, the most relevant first."""
+    shown = list(slices.relevance.items())[:MOST_BARS]
+    drawn = where or figure(4.6, relevance_height(slices))
+    on = axes(drawn, x=f"change of the prediction, in sd of {slices.value_name}")
+    places = range(len(shown))
+    on.barh(places, [value for _, value in shown], color=series(0), height=0.65)
+    on.set_yticks(places, [plain(name) for name, _ in shown], color=ink())
+    on.invert_yaxis()
+    on.grid(False, axis="y")
+    return drawn
+
+
+def mean_map(surface: Surface, where: Where | None = None) -> Where:
     """The predicted mean over the two inputs."""
-    return _map(surface, surface.mean, f"predicted {surface.value_name}", "viridis", points=False)
+    return _map(surface, surface.mean, f"predicted {surface.value_name}", "viridis", False, where)
 
 
-def uncertainty_map(surface: Surface) -> Figure:
+def uncertainty_map(surface: Surface, where: Where | None = None) -> Where:
     """The predicted standard deviation over the two inputs, with the places of the data."""
-    return _map(surface, surface.std, f"standard deviation of {surface.value_name}", "magma", points=True)
+    return _map(surface, surface.std, f"standard deviation of {surface.value_name}", "YlOrRd", True, where)
 
 
-def _map(surface: Surface, values: Array, label: str, colors: str, points: bool) -> Figure:
-    x_range, y_range = np.ptp(surface.x), np.ptp(surface.y)
+def data_map(surface: Surface, data: Array) -> Where:
+    """What was observed, by cells, in the colours of the predicted mean."""
+    found, shown = raster(surface.points, data), surface.mean[np.isfinite(surface.mean)]
+    cells = replace(surface, x=found.x, y=found.y)
+    limits = (float(shown.min()), float(shown.max())) if shown.size else None
+    return _map(cells, found.values, f"observed {surface.value_name}", "viridis", points=False, limits=limits)
+
+
+def residual_map(surface: Surface, predictions: Predictions, places: Array) -> Where:
+    """Standardised residuals, by cells: patches of one colour are something that the model misses."""
+    found = raster(places, predictions.z)
+    cells = replace(surface, x=found.x, y=found.y)
+    limits = (-2 * NINETY, 2 * NINETY)
+    return _map(cells, found.values, "residual / predicted std", "coolwarm", points=False, limits=limits)
+
+
+def map_height(surface: Surface) -> float:
+    """In inches."""
+    x_range, y_range = np.ptp(_edges(surface.x)), np.ptp(_edges(surface.y))
     shape = surface.aspect * y_range / x_range if surface.aspect else 0.75
-    drawn = figure(4.8, min(6.0, max(2.6, 4.2 * shape + 1.2)))
+    return float(min(6.0, max(2.6, 4.2 * shape + 1.2)))
+
+
+def _map(
+    surface: Surface,
+    values: Array,
+    label: str,
+    colors: str,
+    points: bool,
+    where: Where | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Where:
+    drawn = where or figure(4.8, map_height(surface))
     on = axes(drawn, x=surface.x_name, y=surface.y_name)
     on.grid(False)
     extent = (*_edges(surface.x), *_edges(surface.y))
+    norm = _bands(values) if points else None if limits is None else Normalize(*limits)
     shown = on.imshow(
         np.ma.masked_invalid(values),
         extent=extent,
         origin="lower",
         cmap=colors,
+        norm=norm,
         interpolation="nearest",
         aspect=surface.aspect or "auto",
     )
     if points:
         index = _some(len(surface.points))
         across, up = surface.points[index].T
-        on.scatter(across, up, s=1.2, color="#ffffff", alpha=0.45, linewidths=0, rasterized=True)
+        on.scatter(across, up, s=1.2, color="#202020", alpha=0.55, linewidths=0, rasterized=True)
         on.set_xlim(extent[0], extent[1])
         on.set_ylim(extent[2], extent[3])
     bar = drawn.colorbar(shown, ax=on, location="bottom", shrink=0.8, aspect=30, pad=0.03)
-    bar.ax.tick_params(colors=MUTED, labelsize=8.5, length=3)
-    bar.set_label(plain(label), fontsize=9, color=INK)
+    bar.ax.tick_params(colors=muted(), labelsize=8.5, length=3)
+    bar.set_label(plain(label), fontsize=9, color=ink())
     bar.outline.set_visible(False)
     return drawn
 
 
-def picture_of(
-    predict: Callable[..., tuple[Array, Array]], X: Array, y: Array, names: Sequence[str], target: str
-) -> Curve | Surface | None:
-    """The picture of a regressor's posterior over the range of its data; None for more than two inputs.
-
-    predict(frame, return_std=True) -> mean, std.
-    """
-    import pandas as pd
-
-    if X.shape[1] == 1:
-        pad = 0.05 * float(np.ptp(X))
-        grid = np.linspace(X.min() - pad, X.max() + pad, CURVE_POINTS)
-        mean, std = predict(pd.DataFrame(grid[:, None], columns=list(names)), return_std=True)
-        return Curve(grid, mean, std, X[:, 0], y, names[0], target)
-    if X.shape[1] == 2:
-        across, up, points = grid_over(X, MAP_WIDTH, MAP_HEIGHT)
-        mean, std = predict(pd.DataFrame(points, columns=list(names)), return_std=True)
-        shape = (MAP_HEIGHT, MAP_WIDTH)
-        return Surface(across, up, mean.reshape(shape), std.reshape(shape), X, names[0], names[1], target)
-    return None
-
-
-def grid_over(X: Array, width: int, height: int, margin: float = 0.02) -> tuple[Array, Array, Array]:
-    """Axis values and the (height * width, 2) points of a grid that covers the data, with a margin."""
-    low, high = X.min(axis=0), X.max(axis=0)
-    pad = margin * np.where(high > low, high - low, 1.0)
-    x = np.linspace(low[0] - pad[0], high[0] + pad[0], width)
-    y = np.linspace(low[1] - pad[1], high[1] + pad[1], height)
-    across, up = np.meshgrid(x, y)
-    return x, y, np.column_stack([across.ravel(), up.ravel()])
-
-
-def degrees_aspect(latitudes: Array) -> float:
-    """One degree of latitude over one of longitude, in the middle of the map."""
-    return 1.0 / math.cos(math.radians(float(np.mean(latitudes))))
+def _bands(values: Array) -> BoundaryNorm:
+    """A few bands between round numbers: a reader tells them apart, where shades run into each other."""
+    seen = values[np.isfinite(values)]
+    levels = MaxNLocator(nbins=6).tick_values(float(seen.min()), float(np.quantile(seen, 0.98)))
+    return BoundaryNorm(levels, ncolors=256, extend="max" if seen.max() > levels[-1] else "neither")
 
 
 def _edges(values: Array) -> tuple[float, float]:
-    half = (values[1] - values[0]) / 2
+    half = (values[1] - values[0]) / 2 if len(values) > 1 else 0.5
     return float(values[0] - half), float(values[-1] + half)
 
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from rtgp.report.calibration import coverage_curve, normal_quantiles, pit
+from rtgp.report.calibration import NINETY, coverage_curve, normal_quantiles, pit
 from rtgp.report.content import Array, Predictions, Run
-from rtgp.report.style import MUTED, axes, figure, legend, line_width, plain, series
+from rtgp.report.style import Where, axes, figure, legend, line_width, muted, plain, series
 
 MOST_POINTS = 1500  # of a scatter: more only make the file heavier
 BINS = 20
 
 
-def coverage_plot(runs: Sequence[Run]) -> Figure:
+def coverage_plot(runs: Sequence[Run], where: Where | None = None) -> Where:
     """Observed against stated probability of the central intervals."""
-    drawn = figure()
+    drawn = where or figure()
     on = axes(drawn, x="stated probability of the interval", y="observed share inside")
-    on.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--", label="exact")
+    on.plot([0, 1], [0, 1], color=muted(), linewidth=1, linestyle="--", label="exact")
     for i, run, predictions in _predicting(runs):
         stated, observed = coverage_curve(predictions)
         on.plot(
@@ -44,20 +44,22 @@ def pit_histogram(run: Run, predictions: Predictions, i: int) -> Figure:
     values, m = pit(predictions), len(predictions)
     on.hist(values, bins=np.linspace(0, 1, BINS + 1).tolist(), density=True, color=series(i), alpha=0.75)
     error = 2 * np.sqrt((1 - 1 / BINS) * BINS / m)  # two standard errors of a bar's height
-    on.axhspan(max(0.0, 1 - error), 1 + error, color=MUTED, alpha=0.18, linewidth=0)
-    on.axhline(1.0, color=MUTED, linewidth=1, linestyle="--")
+    on.axhspan(max(0.0, 1 - error), 1 + error, color=muted(), alpha=0.18, linewidth=0)
+    on.axhline(1.0, color=muted(), linewidth=1, linestyle="--")
     on.set_xlim(0, 1)
     return drawn
 
 
-def predicted_against_target(run: Run, predictions: Predictions, i: int, unit: str) -> Figure:
+def predicted_against_target(
+    run: Run, predictions: Predictions, i: int, unit: str, where: Where | None = None
+) -> Where:
     """Points on the diagonal are exact."""
-    drawn = figure()
+    drawn = where or figure()
     on = axes(drawn, title=run.name, x=f"predicted {unit}", y=f"observed {unit}")
     index = _some(len(predictions))
     on.scatter(predictions.mean[index], predictions.y[index], s=7, color=series(i), alpha=0.55, linewidths=0)
     low, high = _range(np.concatenate([predictions.mean, predictions.y]))
-    on.plot([low, high], [low, high], color=MUTED, linewidth=1, linestyle="--")
+    on.plot([low, high], [low, high], color=muted(), linewidth=1, linestyle="--")
     return drawn
 
 
@@ -67,9 +69,9 @@ def residuals_plot(run: Run, predictions: Predictions, i: int, unit: str) -> Fig
     on = axes(drawn, title=run.name, x=f"predicted {unit}", y="residual / predicted std")
     index = _some(len(predictions))
     on.scatter(predictions.mean[index], predictions.z[index], s=7, color=series(i), alpha=0.55, linewidths=0)
-    on.axhline(0.0, color=MUTED, linewidth=1)
-    for level in (-1.645, 1.645):
-        on.axhline(level, color=MUTED, linewidth=1, linestyle="--")
+    on.axhline(0.0, color=muted(), linewidth=1)
+    for level in (-NINETY, NINETY):
+        on.axhline(level, color=muted(), linewidth=1, linestyle="--")
     return drawn
 
 
@@ -80,7 +82,7 @@ def quantile_plot(run: Run, predictions: Predictions, i: int) -> Figure:
     z, expected = np.sort(predictions.z), normal_quantiles(len(predictions))
     # The ends tell most: thin out the middle only.
     index = np.unique(np.r_[: min(60, len(z)), _some(len(z)), max(0, len(z) - 60) : len(z)])
-    on.plot([-3.5, 3.5], [-3.5, 3.5], color=MUTED, linewidth=1, linestyle="--")
+    on.plot([-3.5, 3.5], [-3.5, 3.5], color=muted(), linewidth=1, linestyle="--")
     on.scatter(expected[index], z[index], s=7, color=series(i), alpha=0.7, linewidths=0)
     return drawn
 

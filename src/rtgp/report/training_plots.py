@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rtgp.report.content import Array, Run
-from rtgp.report.style import INK, MUTED, axes, figure, legend, line_width, plain, series
+from rtgp.report.style import axes, figure, ink, legend, line_width, muted, plain, series
 
 # Columns of the history that say how a step went, not what the model was.
 PROGRESS = frozenset(
@@ -107,7 +107,7 @@ def truncation_draws(run: Run, i: int) -> Figure | None:
         values = run.column(column)
         good = np.isfinite(values) & (values > 0)
         if good.any():
-            color = INK if mark == "_" else series(i) if mark == "o" else MUTED
+            color = ink() if mark == "_" else series(i) if mark == "o" else muted()
             on.scatter(steps[good], values[good], s=11, marker=mark, color=color, linewidths=0.9, label=word)
             shown = True
     if not shown:

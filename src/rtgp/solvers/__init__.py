@@ -1,10 +1,10 @@
 """Linear algebra: the system in units of its noise, conjugate gradients as a series, Lanczos quadrature, Cholesky."""
 
 from rtgp.solvers.cg import Output, conjugate_gradients
+from rtgp.solvers.iteration import Whitening
 from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
 from rtgp.solvers.system import WhitenedSystem
-from rtgp.solvers.whitening import Whitening
 
 __all__ = [
     "CGResult",

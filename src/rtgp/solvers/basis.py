@@ -14,7 +14,9 @@ class KrylovBasis:
         self._count = 0
 
     def append(self, residual: Tensor, squares: Tensor) -> None:
-        """squares: |rho|^2 per column; a column with none left contributes a zero vector."""
+        """Keep the residuals of an iteration. `squares` are their `|rho|^2`; a column with none left contributes a zero
+        vector.
+        """
         if self._count == self._residuals.shape[0]:
             self._residuals = torch.cat([self._residuals, torch.empty_like(self._residuals)])
         norm = torch.where(squares > 0, squares.clamp_min(1e-300).rsqrt(), 0.0).to(residual.dtype)

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.operators.triton.availability import usable
+from rtgp.operators.gpu.availability import usable
 from rtgp.solvers.basis import KrylovBasis
-from rtgp.solvers.iteration import Chunk, Iteration, Told
+from rtgp.solvers.iteration import Chunk, Iteration, IterationLog, Whitening
 from rtgp.solvers.recordings import Recordings
 from rtgp.solvers.result import CGResult, CGStatus
-from rtgp.solvers.whitening import Whitening
 from rtgp.truncation import Weighting
 
 # A column whose ratio sqrt(r^T P^-1 r / reference) is below this has reached the working precision: its series ends.
@@ -57,13 +56,39 @@ def conjugate_gradients(
 ) -> CGResult:
     """Run until every draw of `weighting` has ended or every column has reached the working precision.
 
-    reference: what r^T P^-1 r of a column is measured against; its start by default.
-    groups: the error proxy is the largest, over groups of columns, of the root mean ratio in the group.
-    keep_basis: columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
-    residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
-    chunk: iterations between two looks at the error proxy, by default 1 on a CPU and 4 on a GPU, which would wait for
-    every look. Whether a run goes on is decided as if after every iteration: what is beyond its end is thrown away.
-    recordings: where runs on a card are kept for the next call; None: nothing is kept.
+    Parameters
+    ----------
+    matmul : callable
+        v (n, r) -> A v.
+    residual : Tensor
+        F^-1 B, (n, r).
+    weighting : Weighting
+        The weights of the increments.
+    outputs : sequence of Output
+        The weighted sums to return.
+    preconditioner : Whitening
+        P, by its two halves.
+    groups : sequence of slice, optional
+        The error proxy is the largest, over groups of columns, of the root mean ratio in the group.
+    reference : mapping of int to float, optional
+        What r^T P^-1 r of a column is measured against. By default its start.
+    tolerance : float, optional
+        Error ratio at which a column has converged. By default the working precision.
+    keep_basis : slice, optional
+        Columns whose Lanczos vectors are to be returned. All columns are then kept orthogonal to their earlier
+        residuals, so that a run ends after at most n iterations however ill-conditioned the matrix.
+    max_iterations : int, optional
+        Iterations after which the run is given up.
+    chunk : int, optional
+        Iterations between two looks at the error proxy. By default 1 on a CPU and 4 on a GPU, which would wait for
+        every look. Whether a run goes on is decided as if after every iteration: what is beyond its end is thrown away.
+    recordings : Recordings, optional
+        Where runs on a card are kept for the next call. By default nothing is kept.
+
+    Returns
+    -------
+    CGResult
+        The weighted sums, and everything the run showed.
     """
     if recordings is None:
         with Recordings() as own:
@@ -96,7 +121,7 @@ def conjugate_gradients(
     status = None
     while status is None:
         queued: Chunk | None = None
-        told: Told | None = None
+        log: IterationLog | None = None
         used = 0
         while used < size:
             if not active:
@@ -112,24 +137,24 @@ def conjugate_gradients(
                     f"{proxy:.1e}, wanted {precision:.1e}). The system is too ill-conditioned: use a larger noise, a "
                     f"preconditioner of higher rank{'' if residual.dtype == torch.float64 else ', or float64'}."
                 )
-            if queued is None or told is None:
+            if queued is None or log is None:
                 queued = ahead or run.advance(size)
                 ahead = run.advance(size) if run.expects(len(weights) + 2 * size) else None
-                told = queued.told()
-            if not told.positive(used):
+                log = queued.log()
+            if not log.positive(used):
                 remedy = "Add" if residual.dtype == torch.float64 else "Use float64, or add"
                 raise NotPositiveDefiniteError(
                     f"The matrix is not positive definite in {residual.dtype} (iteration {len(weights) + 1} of "
                     f"conjugate gradients met a direction of no positive curvature). {remedy} noise or jitter to the "
                     "diagonal."
                 )
-            proxy, active = told.proxy(used), told.active(used)
+            proxy, active = log.proxy(used), log.active(used)
             weights.append(drawn)
             used += 1
-        if queued is not None and told is not None and used:
-            tables.append(told.table[:used])
-            factors = [_factors(told.gamma(j), w, outputs) for j, w in enumerate(weights[-used:])]
-            # Not waiting: the chunk ahead is at work.
+        if queued is not None and log is not None and used:
+            tables.append(log.table[:used])
+            factors = [_factors(log.gamma(j), w, outputs) for j, w in enumerate(weights[-used:])]
+            # No waiting: the next chunk is already running.
             weighted = torch.tensor(factors, dtype=residual.dtype).to(
                 residual.device, non_blocking=True
             )  # (used, outputs)
@@ -139,7 +164,7 @@ def conjugate_gradients(
     vectors = None
     if basis is not None and keep_basis is not None:
         vectors = torch.stack([preconditioner.conditioned(q)[0] for q in basis.lanczos_vectors(keep_basis)])
-    whole = Told(torch.cat([Told.nothing(r), *tables]))
+    whole = IterationLog(torch.cat([IterationLog.nothing(r), *tables]))
     squares = torch.cat([run.first_squares[None], whole.squares])
     if scale is not None:
         solutions *= scale.to(solutions)[columns]

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rtgp.solvers.iteration import Chunk, Iteration, Told
+from rtgp.solvers.iteration import Chunk, Iteration, IterationLog, Whitening
 from rtgp.solvers.recorder import CudaRecorder, Recorder
 from rtgp.solvers.replays import Replays
-from rtgp.solvers.whitening import Whitening
 
 _AHEAD = 2**16  # rows up to which a card is done with a chunk before the host has looked at it
 
@@ -20,7 +19,11 @@ class FusedIteration(Iteration):
     the memory) and from then on replayed, in later runs too, until `release`.
 
     The memory has two halves, which chunks take in turn: one may be queued before what the other holds has been used.
-    recorder: CUDA's on a card, none elsewhere, by default.
+
+    Parameters
+    ----------
+    recorder : Recorder | None
+        CUDA's on a card, none elsewhere, by default.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class FusedIteration(Iteration):
         count: int,
         recorder: Recorder | None = None,
     ) -> None:
-        from rtgp.solvers.recurrence import Recurrence
+        from rtgp.operators.gpu.recurrence import Recurrence
 
         super().__init__(matmul, residual, preconditioner, precision, groups, reference, None)
         self._count, self._next, self._expected = count, 0, 0
@@ -90,7 +93,7 @@ class FusedIteration(Iteration):
         return Chunk(half.directions[:-1], half.sent())
 
     def release(self) -> None:
-        """Free the recordings. The next chunk is recorded anew."""
+        """Free the recordings. The next chunk is recorded again."""
         self._replays.release()
 
     def _run(self, half: _Half, before: _Half) -> None:
@@ -121,23 +124,23 @@ class _Half:
         self.slots = [_named(row) for row in self.scalars]
         self._here = torch.empty(count, 4 * r + 2, dtype=torch.float64, pin_memory=rhs.is_cuda)
 
-    def sent(self) -> Callable[[], Told]:
+    def sent(self) -> Callable[[], IterationLog]:
         """Its scalars are on their way to the host; what waits for them, and not for what is queued after them."""
         self._here.copy_(self.scalars[1:], non_blocking=True)
         arrival: torch.cuda.Event | None = None
         if self.scalars.is_cuda:  # the card of the numbers need not be the current one
             arrival = torch.cuda.current_stream(self.scalars.device).record_event()
 
-        def told() -> Told:
+        def log() -> IterationLog:
             if arrival is not None:
                 arrival.synchronize()
-            return Told(self._here.clone())  # the next chunk writes to the same memory
+            return IterationLog(self._here.clone())  # the next chunk writes to the same memory
 
-        return told
+        return log
 
 
 def _named(row: Tensor) -> dict[str, Tensor]:
-    """Views of gamma, beta, squares and active (r,), proxy and positive (): the order of `Told`."""
+    """Views of gamma, beta, squares and active (r,), proxy and positive (): the order of `IterationLog`."""
     r = (len(row) - 2) // 4
     parts = {name: row[k * r : (k + 1) * r] for k, name in enumerate(("gamma", "beta", "squares", "active"))}
     return parts | {"proxy": row[4 * r], "positive": row[4 * r + 1]}

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rtgp.solvers.basis import KrylovBasis
-from rtgp.solvers.whitening import Whitening
 
 
-class Told:
-    """What the host is told about each of m iterations, on the CPU.
+class Whitening(Protocol):
+    """The two halves of P^-1 = F^-T F^-1. Conjugate gradients keep their residual whitened and their directions and
+    solutions in the original coordinates, so that nobody ever forms F e for a probe e."""
 
-    table: (m, 4 r + 2) float64: gamma, beta, the squares after the iteration, whether a column is active after it (r
-    each), the error proxy after it, and whether every active column met positive curvature.
+    def whiten(self, v: Tensor) -> Tensor:
+        """F^-1 v, (n, r) -> (n, r), a new tensor."""
+        ...
+
+    def conditioned(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """F^-T rho for a whitened residual rho (n, r), a new tensor, and |rho|^2 = r^T P^-1 r, (r,) float64."""
+        ...
+
+
+class IterationLog:
+    """What the host reads of each of m iterations, on the CPU.
+
+    Parameters
+    ----------
+    table : Tensor
+        (m, 4 r + 2) float64: gamma, beta, the squares after the iteration, whether a column is active after it (r
+        each), the error proxy after it, and whether every active column met positive curvature.
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -53,7 +69,7 @@ class Chunk:
     """m iterations that have been queued."""
 
     direction: Tensor  # (m, n, r)
-    told: Callable[[], Told]  # waits for them
+    log: Callable[[], IterationLog]  # waits for them
 
 
 class Iteration:
@@ -104,7 +120,7 @@ class Iteration:
         """The next `count` iterations. Frozen columns contribute nothing and stay as they are."""
         directions, tables = zip(*(self._step() for _ in range(count)), strict=True)
         direction = torch.stack(directions) if count > 1 else directions[0][None]
-        return Chunk(direction, lambda: Told(torch.stack(tables).cpu()))
+        return Chunk(direction, lambda: IterationLog(torch.stack(tables).cpu()))
 
     def _step(self) -> tuple[Tensor, Tensor]:
         active, squares = self._active.clone(), self._squares.clone()

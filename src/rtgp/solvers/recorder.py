@@ -68,8 +68,11 @@ class CudaRecorder:
 
 @functools.cache
 def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
-    """One for all recordings of a thread. cuBLAS keeps a workspace for every stream that it has seen: it takes it here,
-    not within a recording, of whose memory it would hold a part for good."""
+    """One stream for all recordings of a thread.
+
+    cuBLAS keeps a workspace for every stream that it has seen. It takes it here and not within a recording, of whose
+    memory it would hold a part permanently.
+    """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         some = torch.zeros(8, 8, device=device)

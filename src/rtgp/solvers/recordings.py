@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor
 
 from rtgp.solvers.fused_iteration import FusedIteration
-from rtgp.solvers.whitening import Whitening
+from rtgp.solvers.iteration import Whitening
 
 _MOST = 4
 
@@ -45,7 +45,7 @@ class Recordings:
         return made
 
     def release(self) -> None:
-        """Free everything. The next run is recorded anew."""
+        """Free everything. The next run is recorded again."""
         self._release_all_but([])
 
     def _release_all_but(self, kept: list[FusedIteration]) -> None:

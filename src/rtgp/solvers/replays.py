@@ -13,7 +13,7 @@ class Replays:
     """Owns the recordings of a few pieces of work, known by their numbers.
 
     A recording saves time and nothing else. Where one cannot be made, for whatever reason, the work is done piece by
-    piece from then on. recorder: None where there is nothing to record with.
+    piece from then on. Without a recorder nothing is recorded.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:
@@ -46,6 +46,6 @@ class Replays:
             )
 
     def release(self) -> None:
-        """Free the recordings. The next run records anew, unless that has failed before."""
+        """Free the recordings. The next run records again, unless that has failed before."""
         while self._kept:
             self._kept.popitem()[1].release()

@@ -66,10 +66,10 @@ class CheckpointFolder:
         self._lock.release()
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state after `step` steps; then remove all but the last two checkpoints.
+        """Write the state after `step` steps, then remove all but the last two checkpoints.
 
-        Where it cannot be written: an error if there is none to go on from. If there is, the training is worth more
-        than a second one, and a warning tells.
+        Where it cannot be written, that is an error if there is none to go on from. Otherwise the training is worth
+        more than a second checkpoint, and a warning tells.
         """
         tensors: dict[str, Tensor] = {}
         packed = pack(state, tensors)
@@ -93,11 +93,12 @@ class CheckpointFolder:
         self._remove_all_but(self._good)
 
     def load(self, card: torch.device | None = None) -> dict[str, Any] | None:
-        """The state of the newest whole checkpoint; None where the folder holds none. What was on a card goes to
-        `card`, which may be the CPU.
+        """The state of the newest whole checkpoint; None where the folder holds none.
 
-        A damaged one is passed over with a warning. It is an error if all are damaged, if they are of another problem
-        or of a newer format, or if another process trains from them.
+        What was on a card goes to `card`, which may be the CPU.
+
+        A damaged checkpoint is passed over with a warning. It is an error if all are damaged, if they are of another
+        problem or of a newer format, or if another process trains from them.
         """
         try:
             self._take()
@@ -118,13 +119,13 @@ class CheckpointFolder:
         if problems:
             raise CheckpointError(
                 f"No whole checkpoint is left in {self._folder}: {' '.join(problems)} "
-                "Restore the files, or remove the folder to begin anew."
+                "Restore the files, or remove the folder to start again."
             )
         return None
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """What is done with loaded content, whose checksum fits, but which need not make sense for that."""
+        """A context for work with loaded content. Its checksum fits, but it need not make sense for the problem."""
         try:
             yield
         except RTGPError:
@@ -134,7 +135,7 @@ class CheckpointFolder:
                 raise
             raise CheckpointError(
                 f"The checkpoint in {self._folder} makes no sense ({_words(error)}). "
-                "Restore the files, or remove the folder to begin anew."
+                "Restore the files, or remove the folder to start again."
             ) from error
 
     def _take(self) -> None:

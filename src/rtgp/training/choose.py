@@ -7,23 +7,26 @@ from typing import NamedTuple
 
 import torch
 
-from rtgp.baselines import Vecchia
 from rtgp.errors import SettingError
-from rtgp.methods import CG, RRCG, Cholesky, Method
+from rtgp.methods import RRCG, Cholesky, Method
+from rtgp.methods.facts import OptimizerChoice
 from rtgp.training.newton import NewtonSettings
 from rtgp.training.problem import Problem
-from rtgp.training.start import StartSettings, part_of
-
-WITH_INFORMATION = (Cholesky, CG, RRCG)  # methods that estimate the average-information matrix too
-_GIVEN = "the given hyperparameters"
+from rtgp.training.start import GIVEN, StartSettings, part_of
 
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """cholesky_up_to: number of points up to which Cholesky is the cheaper, by kind of device: where a whole training
-        by Cholesky and L-BFGS (60 evaluations) takes as long as by RR-CG and Adam (150 steps). On 2 CPU cores that is
-        between 1500 (elevators) and 4000 (pol); on a GPU Cholesky holds out longer. Fitted before Newton's method.
-    cheap_inputs: beyond so many inputs the kernel's entries cost both methods more than the algebra does.
+    """Where Cholesky is the cheaper method.
+
+    Attributes
+    ----------
+    cholesky_up_to : dict
+        By kind of device, the number of points up to which Cholesky is the cheaper. There a whole training by Cholesky
+        and L-BFGS (60 evaluations) takes as long as one by RR-CG and Adam (150 steps). On 2 CPU cores that is between
+        1500 (elevators) and 4000 points (pol). On a GPU it is more. Fitted before Newton's method.
+    cheap_inputs : int
+        Beyond this number of inputs the kernel's entries cost both methods more than the algebra does.
     """
 
     cholesky_up_to: dict[str, int] = field(default_factory=lambda: {"cpu": 3000, "cuda": 8000})
@@ -31,32 +34,71 @@ class MethodSettings:
 
 
 class MethodChoice(NamedTuple):
+    """The method that "auto" takes, and why.
+
+    Attributes
+    ----------
+    method : settings object
+        The method.
+    reason : str
+        Why, in words.
+    """
+
     method: Method
     reason: str
 
 
 @dataclass(frozen=True)
-class OptimizerChoice:
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class StartChoice:
-    """size: number of points that a fit by Cholesky begins with; 0: none.
-    neighbours: whether the likelihood of neighbours is maximised next, where it is the better start.
-    reason: in words; of a start at the given hyperparameters, what is reported.
+    """Where training begins.
+
+    Attributes
+    ----------
+    size : int
+        Number of points that a fit by Cholesky begins with; 0: none.
+    neighbours : bool
+        Whether the likelihood of neighbours is maximised next, where it is the better start.
+    reason : str
+        In words; of a start at the given hyperparameters, what is reported.
+    look : int
+        Number of points of a fit by Cholesky that only tells whether there is a better basin than that of the given
+        hyperparameters; 0: none.
     """
 
     size: int
     neighbours: bool
     reason: str
+    look: int = 0
 
 
 def choose_method(
     n: int, d: int, device: torch.device | str = "cpu", settings: MethodSettings | None = None
 ) -> MethodChoice:
-    """The method for n points with d inputs on a device, and the reason in words."""
+    """The method that "auto" takes for a given size of data.
+
+    Parameters
+    ----------
+    n : int
+        The number of points.
+    d : int
+        The number of inputs.
+    device : torch.device or str
+        Where training runs.
+    settings : MethodSettings, optional
+        The limits that decide.
+
+    Returns
+    -------
+    MethodChoice
+        The method, and the reason in words.
+
+    Examples
+    --------
+    >>> from rtgp.training import choose_method
+    >>> method, reason = choose_method(n=50_000, d=8)
+    >>> type(method).__name__
+    'RRCG'
+    """
     settings = settings or MethodSettings()
     kind = torch.device(device).type
     limit = settings.cholesky_up_to.get(kind, settings.cholesky_up_to["cuda"])
@@ -73,41 +115,42 @@ def choose_optimizer(
 ) -> OptimizerChoice:
     """The optimiser for a problem, by its method and its parameters."""
     most, method = (settings or NewtonSettings()).most_parameters, problem.method
-    if isinstance(method, Cholesky):
-        return OptimizerChoice("lbfgs", "gradients are exact")
+    own = method.default_optimizer
+    if method.exact:
+        return own
     if learning_rate is not None:
         return OptimizerChoice("adam", "a learning rate is given")
-    if isinstance(method, Vecchia):
-        return OptimizerChoice("lbfgs", "the objective is the same in every call")
-    if not isinstance(method, WITH_INFORMATION):
-        return OptimizerChoice("adam", f"{type(method).__name__} does not estimate the average-information matrix")
+    if own.name != "average-information":
+        return own
     count = sum(parameter.numel() for parameter in problem.parameters.values())
     if count > most:
         return OptimizerChoice("adam", f"{count} parameters are more than {most}, each of which costs a solve")
     if not problem.knows_information():
         return OptimizerChoice("adam", "the model has parameters that act through the inputs of its kernel")
-    return OptimizerChoice("average-information", "gradients are noisy, and the average-information matrix is known")
+    return own
 
 
 def choose_start(
     subset_start: str | bool | int, method: Method, n: int, parameters: int, settings: StartSettings | None = None
 ) -> StartChoice:
-    """Where to begin; parameters: how many are trained."""
+    """Where to begin, for a given number of trained parameters."""
     settings = settings or StartSettings()
     if subset_start == "auto":
-        if isinstance(method, Vecchia):
+        if method.conditioned_on is not None:
             return StartChoice(0, True, "the method's own likelihood sees all points")
-        if isinstance(method, Cholesky):
-            return StartChoice(0, False, _GIVEN)
+        look = min(settings.least, n)
+        look = 0 if parameters * settings.points_per_parameter > look else look
+        if method.exact:
+            return StartChoice(0, False, GIVEN, look)
         if n < settings.large:
-            return StartChoice(0, False, f"{_GIVEN} (a subset start is taken from {settings.large} points on)")
+            return StartChoice(0, False, f"{GIVEN} (a subset start is taken from {settings.large} points on)", look)
         size = part_of(n, settings)
         if parameters * settings.points_per_parameter > size:
-            reason = f"{_GIVEN} ({parameters} are too many for a start from {size} points)"
+            reason = f"{GIVEN} ({parameters} are too many for a start from {size} points)"
             return StartChoice(0, False, reason)
         return StartChoice(size, True, f"noisy steps on {n} points cost more than a fit on {size}")
     if subset_start is False:
-        return StartChoice(0, False, _GIVEN)
+        return StartChoice(0, False, GIVEN)
     if subset_start is True:
         return StartChoice(min(settings.subset, n), False, "asked for")
     if isinstance(subset_start, int) and subset_start >= 2:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gpytorch
@@ -22,12 +23,32 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 _log = logging.getLogger("rtgp")
-_FURTHEST = 40.0  # of a logarithm, either way: beyond it float32 would overflow
-_LIMITS = (40.0, 30.0, 24.0, 20.0, 16.0, 14.0, 12.0, 10.0, 8.0, 6.0, 4.0)  # the first at which rounding stays inside
-# A start on its bound, or beyond, has no slope in the logarithm of the distance. It is moved inside by this share of
-# the interval, but by no more than the bound itself (a noise on its bound of 1e-4 starts at 2e-4).
-_MOVED = 1e-2
-_ON_THE_BOUND = 1e-4  # of that: what counts as on the bound
+
+
+@dataclass(frozen=True)
+class CoordinateSettings:
+    """How far coordinates go, and where a start on a bound is moved. Chosen, not fitted.
+
+    Attributes
+    ----------
+    furthest : float
+        The largest size of a logarithm. Beyond it float32 would overflow.
+    limits : tuple[float, ...]
+        Largest sizes of a coordinate between bounds. The first at which rounding keeps the value inside is taken.
+    moved : float
+        Share of the interval by which a start on its bound, or beyond, is moved inside: it has no slope in the
+        logarithm of the distance. By no more than the bound itself: a noise on its bound of 1e-4 starts at 2e-4.
+    on_the_bound : float
+        Part of that up to which a start counts as on the bound.
+    """
+
+    furthest: float = 40.0
+    limits: tuple[float, ...] = (40.0, 30.0, 24.0, 20.0, 16.0, 14.0, 12.0, 10.0, 8.0, 6.0, 4.0)
+    moved: float = 1e-2
+    on_the_bound: float = 1e-4
+
+
+DEFAULT = CoordinateSettings()
 
 
 class Coordinate(Protocol):
@@ -51,7 +72,7 @@ class Coordinate(Protocol):
 
 
 class Plain:
-    """The parameter is its own leaf, put back between its bounds after a step that has left them."""
+    """The parameter is its own leaf. After a step that has left its bounds it is put back."""
 
     kind, logarithmic = "plain", False
 
@@ -101,17 +122,17 @@ class Log:
 
     kind, logarithmic = "log", True
 
-    def __init__(self, parameter: Tensor) -> None:
-        self._parameter = parameter
+    def __init__(self, parameter: Tensor, settings: CoordinateSettings = DEFAULT) -> None:
+        self._parameter, self._furthest = parameter, settings.furthest
         self.leaf = torch.empty_like(parameter, dtype=torch.float64, requires_grad=False)
         self.pull()
 
     def pull(self) -> None:
-        self.leaf.copy_(softplus(self._parameter.detach().double()).log().clamp(-_FURTHEST, _FURTHEST))
+        self.leaf.copy_(softplus(self._parameter.detach().double()).log().clamp(-self._furthest, self._furthest))
 
     def push(self) -> None:
         with torch.no_grad():
-            x = self.leaf.clamp_(-_FURTHEST, _FURTHEST).exp()
+            x = self.leaf.clamp_(-self._furthest, self._furthest).exp()
             self._parameter.copy_(x + (-torch.expm1(-x)).log())  # the inverse of softplus
 
     def pull_gradient(self) -> None:
@@ -132,8 +153,14 @@ class Inside:
 
     kind, logarithmic = "inside", True
 
-    def __init__(self, parameter: Tensor, constraint: Interval | None, bounds: tuple[Tensor, Tensor]) -> None:
-        self._parameter, self._constraint = parameter, constraint
+    def __init__(
+        self,
+        parameter: Tensor,
+        constraint: Interval | None,
+        bounds: tuple[Tensor, Tensor],
+        settings: CoordinateSettings = DEFAULT,
+    ) -> None:
+        self._parameter, self._constraint, self._settings = parameter, constraint, settings
         self._lower, self._upper = bounds  # of the parameter's shape, float64
         self._below, self._above = torch.isfinite(self._lower), torch.isfinite(self._upper)
         self._furthest = self._limit(-1.0), self._limit(1.0)
@@ -165,12 +192,12 @@ class Inside:
         """The value that the parameter has, moved inside where it is on a bound or beyond."""
         value = self._value(self._parameter.detach().double())
         start, width = value, self._upper - self._lower
-        share = _MOVED * torch.where(torch.isfinite(width), width, torch.ones_like(width))
+        share = self._settings.moved * torch.where(torch.isfinite(width), width, torch.ones_like(width))
         for bound, sign in ((self._lower, 1.0), (self._upper, -1.0)):
             own = bound.abs()
             amount = torch.where(torch.isfinite(width), torch.minimum(share, own), own)
             amount = torch.where(bound == 0.0, share, amount)
-            on = torch.isfinite(bound) & (sign * (value - bound) <= _ON_THE_BOUND * amount)
+            on = torch.isfinite(bound) & (sign * (value - bound) <= self._settings.on_the_bound * amount)
             start = torch.where(on, bound + sign * amount, start)
         if not torch.equal(start, value):
             _log.info("A parameter of shape %s starts on a bound, or beyond: it is moved inside", tuple(value.shape))
@@ -196,8 +223,8 @@ class Inside:
     def _limit(self, sign: float) -> Tensor:
         """How far each entry of the leaf may go without being rounded onto its bound, as the model computes it."""
         free = ~(self._below | self._above)
-        limit = torch.full_like(self._lower, sign * _LIMITS[-1])
-        for size in reversed(_LIMITS):
+        limit = torch.full_like(self._lower, sign * self._settings.limits[-1])
+        for size in reversed(self._settings.limits):
             leaf = torch.full_like(self._lower, sign * size)
             value = self._value(self._raw(self._value_of(leaf)).to(self._parameter.dtype)).detach().double()
             inside = (value > self._lower) & (value < self._upper) & torch.isfinite(value)
@@ -206,22 +233,29 @@ class Inside:
 
 
 def coordinates_of(
-    root: torch.nn.Module, parameters: Mapping[str, Tensor], logarithms: bool = True
+    root: torch.nn.Module,
+    parameters: Mapping[str, Tensor],
+    logarithms: bool = True,
+    settings: CoordinateSettings = DEFAULT,
 ) -> list[Coordinate]:
     """A coordinate for each of the parameters, which are below `root` under these names.
 
-    logarithms: False leaves the parameters their own leaves, as a user's optimiser expects.
+    Without `logarithms` the parameters are their own leaves, as a user's optimiser expects.
     """
     constraints = {name: _constraint_of(root, name) for name in parameters}
     supports = _supports(root, parameters, constraints)
     return [
-        _coordinate(parameter, constraints[name], supports.get(name), logarithms)
+        _coordinate(parameter, constraints[name], supports.get(name), logarithms, settings)
         for name, parameter in parameters.items()
     ]
 
 
 def _coordinate(
-    parameter: Tensor, constraint: Interval | None, support: tuple[Tensor, Tensor] | None, logarithms: bool
+    parameter: Tensor,
+    constraint: Interval | None,
+    support: tuple[Tensor, Tensor] | None,
+    logarithms: bool,
+    settings: CoordinateSettings,
 ) -> Coordinate:
     lower, upper = (_filled(bound, parameter) for bound in (-math.inf, math.inf))
     if constraint is not None:
@@ -235,9 +269,9 @@ def _coordinate(
         raw = _raw_bounds(constraint, lower, upper) if bounded and not by_transform else None
         return Plain(parameter, raw)
     if by_transform:
-        return Log(parameter)
+        return Log(parameter, settings)
     invertible = constraint is None or not constraint.enforced or constraint._inv_transform is not None
-    return Inside(parameter, constraint, (lower, upper)) if bounded and invertible else Wide(parameter)
+    return Inside(parameter, constraint, (lower, upper), settings) if bounded and invertible else Wide(parameter)
 
 
 def _constraint_of(root: torch.nn.Module, name: str) -> Interval | None:
@@ -247,7 +281,7 @@ def _constraint_of(root: torch.nn.Module, name: str) -> Interval | None:
 
 
 def _is_softplus(constraint: Interval | None) -> bool:
-    """Whether the parameter is positive through softplus, as GPyTorch's are unless told otherwise."""
+    """Whether the parameter is positive through softplus, the default of GPyTorch."""
     if not isinstance(constraint, GreaterThan):
         return False
     transform = constraint._transform

@@ -6,7 +6,7 @@ Averaging the last iterates on top of it was measured and changed nothing (less 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,29 +19,59 @@ from rtgp.training.evaluation import Evaluation
 from rtgp.training.history import Row
 from rtgp.training.obstacles import overcome
 from rtgp.training.outcome import NoWayOnError, Outcome
+from rtgp.training.plateau import Plateau
 from rtgp.training.result import FitStatus
 from rtgp.training.schedule import Schedule
 from rtgp.training.session import Session
-from rtgp.training.stopping import Plateau
 
 
-def descend(session: Session, optimizer: torch.optim.Optimizer, schedule: Schedule, plateau: Plateau | None) -> Outcome:
+@dataclass(frozen=True)
+class DescentSettings:
+    """When a descent by a torch optimiser slows down, goes back and ends. Chosen, not fitted.
+
+    Attributes
+    ----------
+    tolerance : float
+        Fall of the mean loss per point below which Adam's step size begins to fall, by default.
+    least_damping : float
+        Part of the step size below which a failure is not the step's fault.
+    rise, sigmas, in_a_row
+        Adam may leave a valley that it was in, and never come back: the weights of a network at a step size of 0.1. It
+        goes back to the best point, with smaller steps, after `in_a_row` steps at a loss that is higher by `rise` per
+        point and by `sigmas` standard errors.
+    """
+
+    tolerance: float = 1e-3
+    least_damping: float = 1e-2
+    rise: float = 0.1
+    sigmas: float = 4.0
+    in_a_row: int = 3
+
+
+DEFAULT = DescentSettings()
+
+
+def descend(
+    session: Session,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    plateau: Plateau | None,
+    settings: DescentSettings = DEFAULT,
+) -> Outcome:
     """Train until the criterion is met, the steps are used up or the callback stops it."""
-    return _Descent(session, optimizer, schedule, plateau).run()
-
-
-_LEAST_DAMPING = 1e-2  # of the step size: below it a failure is not the step's fault
-# Adam may leave a valley that it was in, and never come back: the weights of a network at a step size of 0.1. It goes
-# back to the best point, with smaller steps, after so many steps in a row at a loss that is higher by this much per
-# point and by so many standard errors.
-_RISE, _SIGMAS, _IN_A_ROW = 0.1, 4.0, 3
+    return _Descent(session, optimizer, schedule, plateau, settings).run()
 
 
 class _Descent:
     def __init__(
-        self, session: Session, optimizer: torch.optim.Optimizer, schedule: Schedule, plateau: Plateau | None
+        self,
+        session: Session,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        plateau: Plateau | None,
+        settings: DescentSettings,
     ) -> None:
-        self.session, self.problem = session, session.problem
+        self.session, self.problem, self.settings = session, session.problem, settings
         self.optimizer, self.schedule, self.plateau = optimizer, schedule, plateau
         self.done = 0
         self.damping = 1.0  # times the step size, after steps that had to be taken back
@@ -97,7 +127,7 @@ class _Descent:
                 raise
             except Exception as error:
                 if not evaluating[0] and self.resumed:
-                    with self.session.restoring():  # the optimiser cannot work with the state that it was given
+                    with self.session.restoring():  # the optimiser cannot use the state that it was given
                         raise
                 if not isinstance(error, RTGPError):
                     raise
@@ -111,25 +141,30 @@ class _Descent:
         return self.session.record(row, steps)
 
     def _watch(self, found: Evaluation, point: Tensor) -> None:
-        """Go back to the best point so far where the objective has clearly risen for some steps. point: where `found`
-        was."""
+        """Go back to the best point so far where the objective has clearly risen for some steps. `found` belongs to
+        `point`.
+        """
         error = found.stats.value_error / self.problem.n
         error = 0.0 if math.isnan(error) else error
         best, its_error = self.best
         if found.objective <= best:
             self.best, self.best_point, self.risen = (found.objective, error), point, 0
             return
-        clear = found.objective - best > _RISE + _SIGMAS * math.hypot(error, its_error)
+        settings = self.settings
+        clear = found.objective - best > settings.rise + settings.sigmas * math.hypot(error, its_error)
         self.risen = self.risen + 1 if clear else 0
-        if self.risen >= _IN_A_ROW and self.damping >= _LEAST_DAMPING:
+        if self.risen >= settings.in_a_row and self.damping >= settings.least_damping:
             self.problem.move_to(self.best_point)
             self._slow_down()
             self.risen = 0
 
     def _recover(self, error: RTGPError, point: Tensor) -> None:
-        """After a step that could not be computed: with what could be changed where it was, or from the point before
-        with smaller steps. The parameters are already those of the last good step."""
-        exhausted = self.damping < _LEAST_DAMPING
+        """Go on after a step that could not be computed.
+
+        Either something can be changed at that point, or training goes on from the point before, with smaller steps.
+        The parameters are already those of the last good step.
+        """
+        exhausted = self.damping < self.settings.least_damping
         if overcome(self.problem, error, last_resort=self.done == 0 or exhausted):
             if bool(torch.isfinite(point).all()):
                 self.problem.move_to(point)
@@ -193,7 +228,7 @@ class _Descent:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.done, converged = int(state["done"]), state["converged_at"]
-        self.damping = min(max(float(state.get("damping", 1.0)), 0.5 * _LEAST_DAMPING), 1.0)
+        self.damping = min(max(float(state.get("damping", 1.0)), 0.5 * self.settings.least_damping), 1.0)
         self.converged_at = None if converged is None else int(converged)
         # Version 0.1 had none of these.
         self.best = (float(state.get("best", math.inf)), float(state.get("best_error", 0.0)))

@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from rtgp.baselines import SGGP, Vecchia
 from rtgp.distributed import environment
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import RTGPError, SettingError
-from rtgp.memory import enough_memory, remedy_for
-from rtgp.methods import CG, RFF, Method, anywhere, likelihood_method
-from rtgp.objectives.reading import check_model, given_data
+from rtgp.memory import enough_memory
+from rtgp.methods import Method, likelihood_method, on_one_process
+from rtgp.objectives.reading import check_model, given_data, hold, rows_of
 from rtgp.operators import group_for
-from rtgp.training.begin import begin
+from rtgp.precision import Notices, model_in_float64
+from rtgp.training.begin import begin, look_elsewhere
 from rtgp.training.checkpoint import CheckpointFolder
-from rtgp.training.choose import WITH_INFORMATION, choose_method, choose_optimizer, choose_start
+from rtgp.training.choose import choose_method, choose_optimizer, choose_start
 from rtgp.training.descent import descend
 from rtgp.training.features import warn_of_features
 from rtgp.training.fingerprint import fingerprint
@@ -30,17 +30,14 @@ from rtgp.training.lbfgs import train_lbfgs
 from rtgp.training.neighbour_start import start_from_neighbours
 from rtgp.training.newton_run import descend_newton
 from rtgp.training.outcome import Outcome, combined
-from rtgp.training.problem import Problem, in_float64
+from rtgp.training.plateau import Plateau
+from rtgp.training.problem import Problem
 from rtgp.training.progress import Progress
 from rtgp.training.restarts import train_from_several
 from rtgp.training.result import FitInterrupted, FitResult, FitStatus
 from rtgp.training.schedule import NAMES, Factory, Schedule, default_steps, make_optimizer, unknown_optimizer
 from rtgp.training.session import Callback, Session
 from rtgp.training.settings import TrainingSettings
-from rtgp.training.stopping import Plateau
-
-FINAL_ESTIMATES = 4  # of the loss at the final parameters, where it is noisy
-_TOLERANCE = {"noisy": 1e-3, "lbfgs": 1e-8}
 
 
 def fit(
@@ -63,45 +60,116 @@ def fit(
     progress: bool = False,
     restarts: int = 0,
     _settings: TrainingSettings | None = None,
+    _notices: Notices | None = None,
 ) -> FitResult:
-    """Maximise the marginal likelihood of a model on X (n, d) and y (n,), in place; the model ends in eval mode.
+    """Maximise the marginal likelihood of a GPyTorch model, in place. The model ends in eval mode.
 
-    method: "auto" (Cholesky where it is the cheaper, RR-CG beyond), another name, or a settings object.
-    optimizer: "auto" is L-BFGS for Cholesky and Vecchia, and "average-information" for CG and RR-CG; Adam for the
-    others, where a learning rate is given, or where the model has parts whose information is not known (networks).
-    "average-information" (Newton steps with the average-information matrix, averaged at the end: 10 to 25 steps),
-    "adam" (step size falling to zero over the last 40% of the steps), "lbfgs" (in float64; random draws frozen),
-    "multistep" (the paper's: Adam at 0.01, divided by 10 at 50, 70 and 90%), or a torch optimiser: a class, a function
-    of the parameters, or one that is made.
-    checkpoint: a folder. Every `checkpoint_every` steps the state is saved there (default: every 10, from the 500th on
-    after a fiftieth more of those done); a run that finds a checkpoint of the same problem goes on from it, to the same
-    parameters as if it had never been interrupted.
-    callback(row, model) is called after every step; True stops the training.
-    subset_start: begin at hyperparameters fitted by Cholesky on a random subset: "auto" (half of the
-    points, at most 1000, for noisy objectives of 200 points or more), True, False, or the number of points.
-    tolerance, patience: Adam's step size begins to fall early once the mean loss of `patience` steps is below that of
-    the `patience` steps before by less than the tolerance (default 1e-3 per point), two standard errors included; 0:
-    never. For L-BFGS the relative decrease at which it ends (default 1e-8). For "average-information" what a further
-    step may promise per point, and twice what the noise that is left may cost (default 2e-4).
-    progress: show a bar with the time left.
-    restarts: further starts, drawn at random around the given one. All are fitted on a subset first; the best of
-    different ends are then trained on all data, and the best of those is kept: `FitResult.ends` has the loss of each.
+    Parameters
+    ----------
+    model : gpytorch.models.ExactGP
+        The model. Its hyperparameters are changed, and X and y become its training data.
+    likelihood : gpytorch likelihood
+        One of Gaussian noise, such as a `GaussianLikelihood` or a `MultitaskGaussianLikelihood`.
+    X : Tensor
+        The training inputs, (n, d). Of a model of several inputs, all of them: `model.train_inputs`.
+    y : Tensor
+        The training targets, (n,). Of several tasks, (n, t); of a batch of models, (b, n). The data of such models must
+        be their own. Of a batch the mean of the marginal likelihoods is maximised.
+    method : str or settings object
+        "auto" takes Cholesky where it is the cheaper and RR-CG beyond. Or another name, or an object such as
+        `rtgp.RRCG()`.
+    optimizer : str, torch optimiser or callable
+        One of the following, a torch optimiser (a class or an object), or a function of the parameters that makes one:
 
-    An obstacle on the way (a matrix that is not positive definite, a solve that does not converge, NaN, memory) takes
-    back the step and changes what can be changed: precision, rank, and Cholesky in the place of an `RRCG()` that makes
-    no headway. Where nothing is left, training ends at the best parameters so far. A status other than CONVERGED is a
-    `ConvergenceWarning`. Ctrl-C leaves the model at its best parameters and is passed on.
+        - "auto": L-BFGS for Cholesky and Vecchia, "average-information" for CG and RR-CG, and Adam for the others. Also
+          Adam where a learning rate is given, and where the model has parts whose information is not known (networks).
+        - "average-information": Newton steps with the average-information matrix, averaged at the end: 10 to 25 steps.
+        - "adam": the step size falls to zero over the last 40% of the steps.
+        - "lbfgs": in float64, with frozen random draws.
+        - "multistep": the paper's, Adam at 0.01, divided by 10 at 50, 70 and 90% of the steps.
+    steps : int, optional
+        The largest number of steps. By default it depends on the optimiser.
+    learning_rate : float, optional
+        The first step size of Adam.
+    seed : int
+        The seed of all random numbers.
+    checkpoint : path, optional
+        A folder where the state is saved. A run that finds a checkpoint of the same problem there goes on from it, to
+        the same parameters as if it had never been interrupted.
+    callback : callable, optional
+        `callback(row, model)` is called after every step. Training stops when it returns True.
+    checkpoint_every : int, optional
+        Steps between two checkpoints. By default 10, and from the 500th step on a fiftieth of the steps done.
+    subset_start : "auto", bool or int
+        Whether to begin at hyperparameters that Cholesky finds on a random subset, or the size of that subset. "auto"
+        takes half of the points, at most 1000, for noisy objectives of 200 points or more.
+    tolerance : float, optional
+        When training ends. For Adam, a decrease of the mean loss per point: once `patience` steps gain less than this,
+        two standard errors included, the step size begins to fall (default 1e-3; 0: never). For L-BFGS, a relative
+        decrease (default 1e-8). For "average-information", what a further step may promise per point, and twice what
+        the remaining noise may cost (default 2e-4).
+    patience : int
+        For Adam, the number of steps whose mean loss is compared with that of the steps before.
+    progress : bool
+        Whether to show a bar with the time left.
+    restarts : int
+        Further starts, drawn at random around the given one. All are fitted on a subset first. The best of different
+        ends are then trained on all data, and the best of those is kept.
 
-    With RRCG(operator="sharded") or CG(operator="sharded"), called on every rank alike, the ranks of
-    `rtgp.distributed.start()` train together; the first reads and writes the checkpoints, which are good for any number
-    of ranks. The callback is called on each, and the training stops if it says so on any.
+    Returns
+    -------
+    FitResult
+        The status, the last loss with its standard error, and the history.
+
+    Raises
+    ------
+    FitInterrupted
+        After Ctrl-C. The model is at its best parameters.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If training ended before its optimum.
+
+    See Also
+    --------
+    GPRegressor : The same for arrays, without a model of your own.
+
+    Notes
+    -----
+    At an obstacle (a matrix that is not positive definite, a solve that does not converge, NaN, memory) training takes
+    back the step and changes what it can: the precision, the rank, or Cholesky in place of an `RRCG()` that makes no
+    progress. Where nothing is left to change, it ends at the best parameters so far.
+
+    With `RRCG(operator="sharded")` or `CG(operator="sharded")` the ranks of `rtgp.distributed.start()` train together,
+    and every rank makes the same call. The first rank reads and writes the checkpoints, which serve any number of
+    ranks. The callback is called on each rank; training stops if it says so on any.
+
+    Examples
+    --------
+    >>> import gpytorch, torch, rtgp
+    >>> class Model(gpytorch.models.ExactGP):
+    ...     def __init__(self, X, y, likelihood):
+    ...         super().__init__(X, y, likelihood)
+    ...         self.mean_module = gpytorch.means.ConstantMean()
+    ...         self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    ...     def forward(self, x):
+    ...         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+    >>> X = torch.linspace(0, 1, 40, dtype=torch.float64)[:, None]
+    >>> y = torch.sin(6 * X[:, 0]) + 0.1 * torch.cos(50 * X[:, 0])
+    >>> likelihood = gpytorch.likelihoods.GaussianLikelihood()
+    >>> model = Model(X, y, likelihood).double()
+    >>> result = rtgp.fit(model, likelihood, X, y)
+    >>> result.status.value, result.optimizer
+    ('converged', 'lbfgs')
     """
     check_settings(steps, learning_rate, seed, checkpoint_every, tolerance, patience, restarts)
-    internal = _settings or TrainingSettings()
+    internal, notices = _settings or TrainingSettings(), _notices or Notices()
     check_model(model, likelihood, "rtgp.fit(model, likelihood, X, y)")
     X, y = given_data(model, X, y)
+    rows = rows_of(likelihood, y)
     if method == "auto":
-        method, reason = choose_method(X.shape[0], X.shape[1], X.device, internal.method)
+        method, reason = choose_method(rows, X.shape[-1], X.device, internal.method)
     else:
         method, reason = likelihood_method(method), "asked for"
     if isinstance(optimizer, str):
@@ -109,12 +177,12 @@ def fit(
             raise unknown_optimizer(optimizer)
         if optimizer == "auto":
             model.train(), likelihood.train()
-            model.set_train_data(X, y, strict=False)
+            hold(model, X, y)
             trial = Problem(model, likelihood, X, y, method, 0)
             optimizer = choose_optimizer(trial, learning_rate, internal.newton).name
     elif not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         raise unknown_optimizer(optimizer)
-    if optimizer == "average-information" and not isinstance(method, WITH_INFORMATION):
+    if optimizer == "average-information" and not method.has_information:
         raise SettingError(
             f"The 'optimizer' parameter cannot be 'average-information' with {type(method).__name__}, which does not "
             "estimate that matrix: leave it out, or take 'adam'."
@@ -126,25 +194,25 @@ def fit(
         )
 
     model.train(), likelihood.train()
-    model.set_train_data(X, y, strict=False)
+    hold(model, X, y)
     if restarts:
 
         def train(folder: str | None) -> FitResult:
             return fit(
                 model, likelihood, X, y, method, optimizer, steps, learning_rate, seed, folder, callback,
                 checkpoint_every=checkpoint_every, subset_start=False, tolerance=tolerance, patience=patience,
-                progress=progress, _settings=_settings,
+                progress=progress, _settings=_settings, _notices=notices,
             )  # fmt: skip
 
-        several = Problem(model, likelihood, X, y, method, seed)
+        several = Problem(model, likelihood, X, y, method, seed, switch=internal.switch, settings=internal.problem)
         best = train_from_several(several, restarts, seed, checkpoint, train, internal.restarts, internal.start)
         return replace(best, method_reason=reason + best.method_reason.removeprefix("asked for"))
     name = optimizer if isinstance(optimizer, str) else _name_of(optimizer)
     steps_asked = steps is not None
-    steps = default_steps(name, X.shape[0]) if steps is None else steps
-    group = group_for(getattr(method, "operator", "auto"))
+    steps = default_steps(name, rows) if steps is None else steps
+    group = group_for(method.spread_operator)
     settings = {
-        "method": _without_addresses(repr(anywhere(method))),
+        "method": _without_addresses(repr(on_one_process(method))),
         "optimizer": name,
         "steps": str(steps),
         "learning rate": str(learning_rate),
@@ -155,11 +223,13 @@ def fit(
     }
     if internal != TrainingSettings():
         settings["internal settings"] = repr(internal)
-    what = f"Training by {type(method).__name__} on {X.shape[0]:,} points"
-    enough = enough_memory(what, remedy_for(method, X.shape[0], str(X.device)))
+    if method.internal_settings:
+        settings["internal settings of the method"] = method.internal_settings
+    what = f"Training by {type(method).__name__} on {rows:,} points"
+    enough = enough_memory(what, method.memory_remedy(rows, str(X.device)))
     problem: Problem | None = None
     try:
-        with enough, in_float64(model, likelihood, X, y) if lbfgs else nullcontext((X, y)) as data:
+        with enough, model_in_float64(model, likelihood, X, y, hold) if lbfgs else nullcontext((X, y)) as data:
             problem = Problem(
                 model,
                 likelihood,
@@ -169,30 +239,33 @@ def fit(
                 seed,
                 "frozen" if lbfgs else "fresh",
                 name in ("adam", "lbfgs", "average-information"),
-                internal.headway,
+                internal.switch,
+                internal.problem,
+                notices,
             )
             asked = {**fingerprint(problem), **settings}
             if group.size > 1:
                 group.check_same({**asked, "checkpoint": _yes_or_no(checkpoint), **environment(data[0].device)})
             folder = None if checkpoint is None else CheckpointFolder(checkpoint, asked)
             with folder or nullcontext(), Progress(progress and group.first, steps) as bar:
-                session = Session(problem, callback, folder, checkpoint_every, bar, group)
+                session = Session(problem, callback, folder, checkpoint_every, bar, group, internal.checkpoints)
                 if session.finished is None:
-                    _begin(session, subset_start, seed, internal)
-                    warned = warn_of_features(problem, method, seed)
                     try:
+                        _begin(session, subset_start, seed, internal)
+                        warned = warn_of_features(problem, method, seed, internal.features)
                         outcome = _train(
                             session, optimizer, learning_rate, steps, tolerance, patience, steps_asked, internal
                         )
+                        session.keep(outcome.steps, None)
+                        if not warned:  # the hyperparameters have changed, and with them what features can do
+                            warn_of_features(problem, method, seed, internal.features)
+                        return _finish(session, outcome, reason, name)
                     except KeyboardInterrupt:
                         session.broken_off()
                         raise FitInterrupted(_result(session, _interrupted(session), reason, name)) from None
                     except BaseException:
                         session.broken_off()
                         raise
-                    if not warned:  # the hyperparameters have changed, and with them what features can do
-                        warn_of_features(problem, method, seed)
-                    return _finish(session, outcome, reason, name)
             with session.restoring():
                 return _result(session, session.finished, reason, name)
     finally:
@@ -208,13 +281,15 @@ def _begin(session: Session, subset_start: str | bool | int, seed: int, settings
         return
     problem = session.problem
     count = sum(parameter.numel() for parameter in problem.parameters.values())
-    choice = choose_start(subset_start, problem.method, problem.n, count, settings.start)
-    if choice.neighbours and isinstance(problem.method, Vecchia):
-        session.start = start_from_neighbours(problem, problem.method, seed)
+    choice = choose_start(subset_start, problem.method, problem.rows, count, settings.start)
+    if choice.neighbours and problem.method.conditioned_on is not None:
+        session.start = start_from_neighbours(problem, problem.method.conditioned_on, seed, settings.neighbours)
         return
     session.start = choice.reason
     if choice.size:
-        session.start = begin(problem, choice.size, choice.neighbours, seed, settings.start)
+        session.start = begin(problem, choice.size, choice.neighbours, seed, settings.start, settings.neighbours)
+    elif choice.look:
+        session.start = look_elsewhere(problem, choice.look, seed, settings.start) or choice.reason
 
 
 def _train(
@@ -227,33 +302,28 @@ def _train(
     asked: bool,
     settings: TrainingSettings,
 ) -> Outcome:
-    """asked: whether the number of steps was."""
+    """Train the problem. `asked` tells whether the user gave the number of steps."""
     if optimizer == "lbfgs":
-        return train_lbfgs(session, steps, _TOLERANCE["lbfgs"] if tolerance is None else tolerance)
+        tolerance = settings.lbfgs.tolerance if tolerance is None else tolerance
+        return train_lbfgs(session, steps, tolerance, settings.lbfgs)
     if optimizer == "average-information":
         newton = settings.newton if tolerance is None else replace(settings.newton, tolerance=tolerance)
-        return descend_newton(session, steps, newton, 0 if asked else default_steps("lbfgs", session.problem.n))
+        more = 0 if asked else default_steps("lbfgs", session.problem.rows)
+        return descend_newton(session, steps, newton, more, settings.lbfgs)
     made, kind, rate = make_optimizer(optimizer, session.problem.leaves, learning_rate)
     # The paper's schedule runs its course: at its small last step sizes every loss looks flat.
-    tolerance = _TOLERANCE["noisy"] if tolerance is None else tolerance
+    tolerance = settings.descent.tolerance if tolerance is None else tolerance
     plateau = None if kind == "multistep" or tolerance == 0.0 else Plateau(patience, tolerance)
-    return descend(session, made, Schedule.of(kind, rate, steps), plateau)
+    schedule = Schedule.of(kind, rate, steps, settings.schedule)
+    return descend(session, made, schedule, plateau, settings.descent)
 
 
 def _finish(session: Session, outcome: Outcome, reason: str, optimizer: str) -> FitResult:
-    method, message = session.problem.method, outcome.message
+    message = outcome.message
     known = session.final or _final_loss(session)
     loss, error = known or _last_loss(session)
-    if isinstance(method, CG):
-        message += "; plain CG is biased, so the loss and the optimum are off by an unknown amount"
-    if isinstance(method, RFF):
-        last = session.problem.mll.last
-        count = 0 if last is None else last.features
-        message += f"; RFF ({count} features) is biased towards overfitting: the optimum is off by an unknown amount"
-    if isinstance(method, Vecchia):
-        message += f"; the loss is that of each point given {method.neighbours} neighbours, not of all points together"
-    if isinstance(method, SGGP):
-        message += "; the loss is that of sets of neighbours, not of all points together"
+    if caveat := session.problem.method.caveat(session.problem.mll.last):
+        message += f"; {caveat}"
     finished = {
         "status": outcome.status.value,
         "steps": outcome.steps,
@@ -278,7 +348,7 @@ def _final_loss(session: Session) -> tuple[float, float] | None:
     """At the final parameters; None where that fails."""
     problem = session.problem
     try:
-        return combined(problem.estimates(1 if problem.noiseless else FINAL_ESTIMATES))
+        return combined(problem.estimates(1 if problem.noiseless else problem.settings.final_estimates))
     except (RankError, DisagreementError):
         raise
     except RTGPError:

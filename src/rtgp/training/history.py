@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
 import gpytorch
 import torch
+from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from rtgp.errors import SettingError
+from rtgp.kernels.names import KernelNames
+from rtgp.markup import ends, table
 from rtgp.objectives import EstimateStats
 
 Row = dict[str, float | int | str]
 
-_LARGEST = 64  # a parameter with more entries (a network's) is recorded by its norm
+_SHOWN = (
+    "step",
+    "loss",
+    "loss_error",
+    "gradient_norm",
+    "iterations",
+    "seconds",
+)  # in a notebook, of what is no parameter
+_PROGRESS_ENDS = "seconds"  # the columns behind it are hyperparameters
+LARGEST = 64  # a parameter with more entries (a network's) is recorded by its norm
 
 
 class History:
-    """One row for each step; the loss is the estimate *before* the step's update, as are the hyperparameters."""
+    """The course of a training: one row for each step.
+
+    The loss and the hyperparameters of a row are those before the update of its step.
+
+    Parameters
+    ----------
+    rows : list of dict, optional
+        The rows to begin with, all with the same columns.
+
+    Examples
+    --------
+    >>> import rtgp
+    >>> history = rtgp.History([{"step": 1, "loss": 1.5}])
+    >>> history.append({"step": 2, "loss": 1.25})
+    >>> history.column("loss")
+    [1.5, 1.25]
+    >>> len(history), history.columns
+    (2, ('step', 'loss'))
+    >>> history["loss"], history[-1], [row["step"] for row in history[:1]]
+    ([1.5, 1.25], {'step': 2, 'loss': 1.25}, [1])
+    """
 
     def __init__(self, rows: list[Row] | None = None) -> None:
         self._rows = list(rows or [])
@@ -31,28 +64,90 @@ class History:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
         return tuple(self._rows[0]) if self._rows else ()
 
     def append(self, row: Row) -> None:
+        """Add a row at the end.
+
+        Parameters
+        ----------
+        row : dict
+            A value for each column.
+        """
         self._rows.append(row)
 
     def column(self, name: str) -> list[float | int | str]:
-        """One column, oldest row first."""
+        """One column, oldest row first.
+
+        Parameters
+        ----------
+        name : str
+            The name of the column.
+
+        Returns
+        -------
+        list
+            A value for each row.
+
+        Raises
+        ------
+        SettingError
+            If there is no such column.
+        """
         if self._rows and name not in self._rows[0]:
             raise SettingError(f"The history has the columns {', '.join(self.columns)}. Got {name!r} instead.")
         return [row[name] for row in self._rows]
 
     def to_frame(self) -> Any:
-        """As a pandas.DataFrame."""
+        """The history as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row for each step.
+        """
         import pandas as pd
 
         return pd.DataFrame(self._rows)
 
+    @overload
+    def __getitem__(self, at: str) -> list[float | int | str]: ...
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> History: ...
+
+    def __getitem__(self, at: str | int | slice) -> list[float | int | str] | Row | History:
+        """history["loss"]: a column; history[-1]: a row; history[:5]: the history of these steps."""
+        if isinstance(at, str):
+            return self.column(at)
+        if isinstance(at, slice):
+            return History(self._rows[at])
+        return dict(self._rows[at])
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
     def __len__(self) -> int:
         return len(self._rows)
 
+    def _repr_html_(self) -> str:
+        """The first and the last steps, for notebooks."""
+        columns = self.columns
+        behind = columns.index(_PROGRESS_ENDS) + 1 if _PROGRESS_ENDS in columns else len(columns)
+        shown = [name for name in columns[:behind] if name in _SHOWN] + list(columns[behind:])
+        cells = [[_short(row[name]) for name in shown] for row in self._rows]
+        return table(shown, ends(cells), f"{len(self)} steps", "history.to_frame() has all columns.")
+
     def __repr__(self) -> str:
         return f"History({len(self)} steps, columns: {', '.join(self.columns)})"
+
+
+def _short(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def make_row(
@@ -66,7 +161,7 @@ def make_row(
     seconds: float,
     hyperparameters: dict[str, float],
 ) -> Row:
-    """loss_error, gradient_error: standard errors, over probes and truncations; NaN where it was not measured."""
+    """The row of a step. Standard errors are over probes and truncations, and NaN where they were not measured."""
     drawn = stats.truncations
     first, second, probes = drawn if len(drawn) == 3 else (drawn * 3 if len(drawn) == 1 else (0, 0, 0))
     return {
@@ -89,28 +184,69 @@ def make_row(
     }
 
 
-def hyperparameters(root: torch.nn.Module) -> dict[str, float]:
-    """Every trainable parameter below `root` in constrained units.
+def renamed_row(row: Row, names: list[str]) -> Row:
+    """A row that an earlier version wrote, whose hyperparameters stand in the same order under other names."""
+    keys = list(row)
+    own = keys[keys.index("seconds") + 1 :] if "seconds" in keys else []
+    now = dict(zip(own, names, strict=True)) if len(own) == len(names) else {}
+    return {now.get(key, key): value for key, value in row.items()}
 
-    "noise", "outputscale", "lengthscale[0]", ..., "mean"; the dotted name where a short one would be ambiguous.
+
+def hyperparameters(root: torch.nn.Module) -> dict[str, float]:
+    """The value of every trainable parameter of a module, in constrained units.
+
+    Parameters
+    ----------
+    root : torch.nn.Module
+        A model, a kernel or a likelihood.
+
+    Returns
+    -------
+    dict of str to float
+        By name: "noise", "outputscale", "lengthscale[lat]", ..., "mean". Inputs have numbers from 0 where they have no
+        names. What several kernels have is called after the kernel, as "rbf.outputscale"; anything else that a short
+        name would leave ambiguous by its dotted one. Of a parameter with more than 64 entries, such as a network's, the
+        norm.
+
+    Examples
+    --------
+    >>> import gpytorch
+    >>> from rtgp.training import hyperparameters
+    >>> {name: round(value, 4) for name, value in hyperparameters(gpytorch.kernels.RBFKernel()).items()}
+    {'lengthscale[0]': 0.6931}
     """
-    found = list(_constrained(root))
-    short = [name for name, _, _ in found]
+    names = KernelNames.of(root)
+    found = list(_constrained(root, names))
+    short = [one.short for one in found]
     values: dict[str, float] = {}
-    for name, full, value in found:
-        label = name if name and short.count(name) == 1 else full
-        flat = value.detach().reshape(-1).tolist()
-        if len(flat) > _LARGEST:
-            values[f"{label} (norm)"] = float(value.detach().norm())
-        elif len(flat) == 1 and name != "lengthscale":
-            values[label] = flat[0]
+    for one in found:
+        label = one.short if one.short and short.count(one.short) == 1 else one.full
+        flat = one.value.detach().reshape(-1).tolist()
+        if len(flat) > LARGEST:
+            labels, flat = [f"{label} (norm)"], [float(one.value.detach().norm())]
+        elif one.entries is not None:
+            labels = [f"{label}[{entry}]" for entry in one.entries]
+        elif len(flat) == 1 and (one.short != "lengthscale" or one.shared):
+            labels = [label]
         else:
-            values.update({f"{label}[{i}]": entry for i, entry in enumerate(flat)})
+            labels = [f"{label}[{i}]" for i in range(len(flat))]
+        for name, entry in zip(labels, flat, strict=True):
+            while name in values:
+                name += "'"
+            values[name] = entry
     return values
 
 
-def _constrained(root: torch.nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """(short name or "", dotted name, value) of each trainable parameter."""
+@dataclass(frozen=True)
+class _Parameter:
+    short: str  # or ""
+    full: str  # unambiguous
+    value: Tensor
+    entries: list[str] | None = None  # the inputs that its entries belong to
+    shared: bool = False  # one entry for several inputs that have names
+
+
+def _constrained(root: torch.nn.Module, names: KernelNames) -> Iterator[_Parameter]:
     for full, parameter in root.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -123,5 +259,10 @@ def _constrained(root: torch.nn.Module) -> Iterator[tuple[str, str, Tensor]]:
             short = "mean"
         else:
             short = own if isinstance(owner, gpytorch.Module) else ""
+        if isinstance(owner, Kernel) and id(owner) in names.kernels:
+            entries = names.entries(owner, own, value.numel())
+            shared = entries is None and names.inputs[id(owner)] is not None
+            yield _Parameter(short, f"{names.kernels[id(owner)]}.{own}", value, entries, shared)
+            continue
         path = path.removeprefix("model.").removeprefix("likelihood.")
-        yield short, f"{path}.{own}" if path else own, value
+        yield _Parameter(short, f"{path}.{own}" if path else own, value)

@@ -1,13 +1,15 @@
 """SciPy's L-BFGS-B on a deterministic objective, in float64.
 
 It is resumed by replay: the checkpoint holds every point that was evaluated with its value and gradient, and the
-algorithm, which is deterministic, runs through them again at no cost.
+algorithm, which is deterministic, runs through them again at no cost. Another kind of processor rounds its dot products
+otherwise, and comes to points that differ in their last digits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,15 +30,47 @@ from rtgp.training.result import FitStatus
 from rtgp.training.session import Session
 
 Array = npt.NDArray[np.float64]
-_PENALTY = 10.0  # per point, above the worst value seen: sends the line search back from where K is not definite
-_RESTARTS = 1  # when a line search fails, once more with an empty memory
+
+
+@dataclass(frozen=True)
+class LBFGSSettings:
+    """How L-BFGS moves and when it ends. Chosen, not fitted.
+
+    Attributes
+    ----------
+    tolerance : float
+        Relative decrease of a step at which a training ends, by default.
+    gradient_tolerance : float
+        Largest entry of the gradient at which it ends.
+    memory : int
+        Pairs of steps and gradients that it keeps.
+    evaluations_per_step : int
+        The largest number on average.
+    penalty : float
+        Added to the worst value seen, per point. It sends the line search back from where K is not positive definite.
+    restarts : int
+        How often it starts again with an empty memory after a line search has failed.
+    same : float
+        Distance of a point from the recorded one, in parts of its largest entry, up to which the record holds for it.
+    """
+
+    tolerance: float = 1e-8
+    gradient_tolerance: float = 1e-6
+    memory: int = 20
+    evaluations_per_step: int = 100
+    penalty: float = 10.0
+    restarts: int = 1
+    same: float = 1e-6
+
+
+DEFAULT = LBFGSSettings()
 
 
 class Surface:
     """The objective as a function of one vector, remembering all evaluations."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, settings: LBFGSSettings = DEFAULT) -> None:
+        self.problem, self.settings = problem, settings
         self.points: list[Array] = []
         self.values: list[float] = []
         self.gradients: list[Array] = []
@@ -68,8 +102,13 @@ class Surface:
         self.failure = self._failures.get(k, self.failure)
         return self.values[k], self.gradients[k].copy()
 
+    def forget(self) -> None:
+        """Evaluate again where that has been done already, with nothing kept from elsewhere."""
+        self._seen.clear()
+        self.problem.mll.release()
+
     def evaluation(self, x: Array) -> Evaluation:
-        """At a point that the algorithm has accepted, with the model there."""
+        """The estimate at a point that the algorithm has accepted, with the model there."""
         self.move_to(x)
         found = self._evaluations.get(self._seen[x.tobytes()])
         return self.problem.evaluate() if found is None else found
@@ -91,15 +130,18 @@ class Surface:
         except RTGPError as error:
             if not self.values:
                 raise
-            value, gradient, self._failures[k] = max(self.values) + _PENALTY, np.zeros_like(x), without_frames(error)
+            value, gradient = max(self.values) + self.settings.penalty, np.zeros_like(x)
+            self._failures[k] = without_frames(error)
         self.points.append(x.copy())
         self.values.append(value)
         self.gradients.append(gradient)
         return k
 
     def _evaluated(self) -> Evaluation:
-        """Where it fails at the start, or for want of memory, once more with what can be changed. Anywhere else the
-        surface must stay the same."""
+        """Evaluate a point. At the start, or for want of memory, a failure is tried again with what can be changed.
+
+        Anywhere else the surface must stay the same.
+        """
         point, first = self.problem.point, not self.values
         while True:
             try:
@@ -112,10 +154,11 @@ class Surface:
 
     def _replay(self, x: Array) -> int:
         k = len(self._seen)
-        if not np.array_equal(x, self.points[k]):
+        recorded = self.points[k]
+        if not float(np.abs(x - recorded).max()) <= self.settings.same * (1.0 + float(np.abs(recorded).max())):
             raise CheckpointError(
                 "L-BFGS takes another path than the checkpoint records, as another version of SciPy may: "
-                "remove the checkpoint folder to begin anew."
+                "remove the checkpoint folder to start again."
             )
         if k == 0 and not self.problem.exact:
             # Frozen random draws and the preconditioner are made in the first evaluation.
@@ -161,14 +204,14 @@ def minimise(
     accepted: Callable[[Array], None],
     bounds: list[tuple[float, float]] | None = None,
 ) -> tuple[FitStatus, str]:
-    """Run L-BFGS-B; the parameters end at the last accepted point. How it ended, and in words.
+    """Run L-BFGS-B. The parameters end at the last accepted point. How it ended is returned, with words.
 
-    An evaluation that fails ends it: where the likelihood grows without end (a target that the inputs determine), every
-    training comes to a matrix that is not definite. At the start it is an error.
+    An evaluation that fails ends it. Where the likelihood grows without end (a target that the inputs determine), every
+    training reaches a matrix that is not positive definite. At the start a failure is an error.
     """
     from scipy.optimize import minimize
 
-    taken, last = 0, start
+    taken, last, settings = 0, start, surface.settings
 
     def count(x: Array) -> None:
         nonlocal taken, last
@@ -178,8 +221,14 @@ def minimise(
         last = x.copy()
         accepted(x)
 
-    for _ in range(1 + _RESTARTS):
-        options = {"maxiter": steps - taken, "maxfun": 100 * steps, "ftol": tolerance, "gtol": 1e-6, "maxcor": 20}
+    for _ in range(1 + settings.restarts):
+        options = {
+            "maxiter": steps - taken,
+            "maxfun": settings.evaluations_per_step * steps,
+            "ftol": tolerance,
+            "gtol": settings.gradient_tolerance,
+            "maxcor": settings.memory,
+        }
         try:
             found = minimize(
                 surface, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=count, options=options
@@ -202,19 +251,24 @@ def minimise(
     return FitStatus.CONVERGED, f"{small} fell below its tolerance"
 
 
-def train_lbfgs(session: Session, steps: int, tolerance: float) -> Outcome:
+def train_lbfgs(session: Session, steps: int, tolerance: float, settings: LBFGSSettings = DEFAULT) -> Outcome:
     """Train a model with recording, callbacks and checkpoints."""
-    return _Training(session, steps, tolerance, session.resumed, None).run()
+    return _Training(session, steps, tolerance, session.resumed, None, settings).run()
 
 
 def go_on_by_lbfgs(
-    session: Session, steps: int, tolerance: float, before: int, resumed: dict[str, Any] | None = None
+    session: Session,
+    steps: int,
+    tolerance: float,
+    before: int,
+    settings: LBFGSSettings = DEFAULT,
+    resumed: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Go on from where the problem is, after another optimiser has taken `before` steps; `steps`: of both together.
+    """Go on from where the problem is, after another optimiser has taken `before` steps. `steps` counts those of both.
 
-    resumed: the saved state of L-BFGS, where a checkpoint holds one.
+    `resumed` is the saved state of L-BFGS, where a checkpoint holds one.
     """
-    return _Training(session, steps - before, tolerance, resumed, before).run()
+    return _Training(session, steps - before, tolerance, resumed, before, settings).run()
 
 
 def steps_before(resumed: dict[str, Any] | None) -> int | None:
@@ -223,12 +277,24 @@ def steps_before(resumed: dict[str, Any] | None) -> int | None:
 
 
 class _Training:
-    """before: steps that another optimiser has taken. The point where L-BFGS begins then counts as a step."""
+    """One training by L-BFGS.
+
+    Parameters
+    ----------
+    before : int
+        Steps that another optimiser has taken. The point where L-BFGS begins then counts as a step.
+    """
 
     def __init__(
-        self, session: Session, steps: int, tolerance: float, resumed: dict[str, Any] | None, before: int | None
+        self,
+        session: Session,
+        steps: int,
+        tolerance: float,
+        resumed: dict[str, Any] | None,
+        before: int | None,
+        settings: LBFGSSettings,
     ) -> None:
-        self.session, self.surface, self.tolerance = session, Surface(session.problem), tolerance
+        self.session, self.surface, self.tolerance = session, Surface(session.problem, settings), tolerance
         self.before, self.first = before or 0, int(before is not None)
         self.most = steps - self.first
         self.start = self.surface.x()

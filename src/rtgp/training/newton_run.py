@@ -13,31 +13,43 @@ from dataclasses import replace
 from rtgp.distributed.errors import DisagreementError, RankError
 from rtgp.errors import OutOfMemoryError, RTGPError
 from rtgp.training import newton
+from rtgp.training.check_end import check_end
 from rtgp.training.errors import CheckpointError
 from rtgp.training.evaluation import Evaluation
-from rtgp.training.lbfgs import go_on_by_lbfgs, steps_before
+from rtgp.training.lbfgs import LBFGSSettings, go_on_by_lbfgs, steps_before
 from rtgp.training.newton import NewtonSettings, NewtonState
 from rtgp.training.obstacles import consider_cholesky, consider_cholesky_at_last, overcome
 from rtgp.training.outcome import NoWayOnError, Outcome, combined
 from rtgp.training.result import FitStatus
-from rtgp.training.ridge import check_end
 from rtgp.training.session import Session
 
 
-def descend_newton(session: Session, steps: int, settings: NewtonSettings, more_if_exact: int = 0) -> Outcome:
-    """Train until a step promises no more than the tolerance per point and the noise costs no more than half of it, or
-    `steps` are taken; `more_if_exact` further ones where gradients have no noise, for what is left is sure."""
+def descend_newton(
+    session: Session,
+    steps: int,
+    settings: NewtonSettings,
+    more_if_exact: int = 0,
+    lbfgs: LBFGSSettings | None = None,
+) -> Outcome:
+    """Train until a step promises at most the tolerance per point and the noise costs at most half of it.
+
+    Or until `steps` are taken. Where gradients have no noise, `more_if_exact` further steps are allowed, for what is
+    left to gain is then certain.
+    """
+    lbfgs = lbfgs or LBFGSSettings()
     with session.restoring():
         before = steps_before(session.resumed)
     if before is not None:
         tolerance = settings.exact_share * settings.tolerance
-        return go_on_by_lbfgs(session, steps + more_if_exact, tolerance, before, session.resumed)
-    return _Run(session, steps, settings, more_if_exact).run()
+        return go_on_by_lbfgs(session, steps + more_if_exact, tolerance, before, lbfgs, session.resumed)
+    return _Run(session, steps, settings, more_if_exact, lbfgs).run()
 
 
 class _Run:
-    def __init__(self, session: Session, steps: int, settings: NewtonSettings, more_if_exact: int) -> None:
-        self.session, self.problem, self.settings = session, session.problem, settings
+    def __init__(
+        self, session: Session, steps: int, settings: NewtonSettings, more_if_exact: int, lbfgs: LBFGSSettings
+    ) -> None:
+        self.session, self.problem, self.settings, self._lbfgs = session, session.problem, settings, lbfgs
         self._most = (steps, steps + more_if_exact)
         self.state = NewtonState.at(self.problem.point, settings)
         if session.resumed is not None:
@@ -66,11 +78,14 @@ class _Run:
             if self._hands_over():  # nothing is saved before Cholesky has shown that it serves
                 continue
             session.keep(self.state.done, self.state.saved(), self.state.accepted)
-            if newton.finished(self.state, self.settings) and self._confirmed():
-                return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
+            if newton.finished(self.state, self.settings):
+                if self._cholesky_at_last(ended=True):
+                    return self._go_on_by_lbfgs()
+                if self._confirmed():
+                    return self._outcome(FitStatus.CONVERGED, f"converged: {self._words()}")
             if session.due(self.state.done):
                 session.save(self.state.done, self.state.saved())
-        if self._cholesky_at_last():
+        if self._cholesky_at_last(ended=False):
             return self._go_on_by_lbfgs()
         back = ", the last back again" if self._last_is_worse() else ""
         return self._outcome(FitStatus.STEPS, f"all {self.steps} steps were taken{back}; {self._words()}")
@@ -79,12 +94,12 @@ class _Run:
         """Whether L-BFGS goes on from here. It needs a start and a step."""
         return self.problem.gone_over and self.steps - self.state.done > 1
 
-    def _cholesky_at_last(self) -> bool:
-        """Whether Cholesky has been taken for steps beyond the usual number, where that was not asked for."""
+    def _cholesky_at_last(self, ended: bool) -> bool:
+        """Whether Cholesky has been taken for the last steps, where their number was not asked for."""
         if self._most[0] == self._most[1] or self.problem.exact:
             return False
         spent = sum(int(count) for count in self.session.history.column("iterations"))
-        return consider_cholesky_at_last(self.problem, self.state.done, spent)
+        return consider_cholesky_at_last(self.problem, self.state.done, spent, ended)
 
     def _step(self) -> bool:
         """Whether the callback asks to stop."""
@@ -100,8 +115,10 @@ class _Run:
         return stop
 
     def _evaluate(self) -> Evaluation | None:
-        """At the current point, or where that fails between it and the last accepted one; None: the training has gone
-        over to Cholesky."""
+        """Evaluate at the current point, or, where that fails, between it and the last accepted one.
+
+        None means that the training has gone over to Cholesky.
+        """
         refresh = newton.refresh_due(self.state, self.settings)
         while True:
             point, exact = self.problem.point, self.problem.exact
@@ -129,7 +146,7 @@ class _Run:
         self.problem.move_to(self.state.accepted)
         tolerance = self.settings.exact_share * self.settings.tolerance
         try:
-            return go_on_by_lbfgs(self.session, self.steps, tolerance, self.state.done)
+            return go_on_by_lbfgs(self.session, self.steps, tolerance, self.state.done, self._lbfgs)
         except (RankError, DisagreementError, CheckpointError):
             raise
         except RTGPError as error:  # Cholesky fails where conjugate gradients did not
@@ -139,7 +156,7 @@ class _Run:
             return replace(self._outcome(FitStatus.LIMIT, f"ended: {error}"), final=False)
 
     def _last_is_worse(self) -> bool:
-        """Nothing has been computed where the last step led: back from there if it is clearly worse."""
+        """Go back from where the last step led, if that is clearly worse. Nothing has been computed there yet."""
         try:
             found = self.problem.evaluate()
             worse = not math.isnan(found.objective_error) and newton.rose(self.state, found, self.settings)

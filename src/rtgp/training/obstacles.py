@@ -1,4 +1,4 @@
-"""Obstacles on the way: an evaluation that fails, conjugate gradients that make no headway. What is changed, and why.
+"""Obstacles on the way: an evaluation that fails, conjugate gradients that make no progress. What is changed, and why.
 
 The decision for Cholesky is a pure function of a `Situation`. `overcome` and `consider_cholesky` carry it out.
 """
@@ -14,7 +14,7 @@ import torch
 from rtgp.errors import ConvergenceError, InputError, OutOfMemoryError, RTGPError
 from rtgp.methods import Method
 from rtgp.objectives import EstimateStats
-from rtgp.training.headway import Headway, exact_possible, replaceable
+from rtgp.training.switch import SwitchSettings, exact_possible
 
 if TYPE_CHECKING:
     from rtgp.training.problem import Problem
@@ -30,7 +30,7 @@ class Situation:
     frozen: bool  # whether the random draws are: then the surface must stay the same
     last: EstimateStats | None  # the last estimate
     runs: tuple[int, ...]  # iterations of the last evaluations
-    settings: Headway = field(default_factory=Headway)
+    settings: SwitchSettings = field(default_factory=SwitchSettings)
 
     @property
     def exact_possible(self) -> bool:
@@ -38,16 +38,16 @@ class Situation:
 
     @property
     def most_iterations(self) -> int | None:
-        """After which one run is given up; None: never."""
-        if not replaceable(self.method) or self.frozen:
+        """Iterations after which one run is given up; None: never."""
+        if not self.method.replaceable or self.frozen:
             return None
         return self.settings.limit(self.n, *self._size(), self.device, self.exact_possible)
 
     def why_cholesky(self, steps_left: int, too_noisy: bool) -> str | None:
         """Why Cholesky is the cheaper from here on; None where it is not.
 
-        It is where the last runs cost more than a factorisation. It is also where noise that cannot be averaged out
-        keeps conjugate gradients busy for all the steps that are left, and these cost more.
+        It is the cheaper where the last runs cost more than a factorisation. It also is where noise that cannot be
+        averaged out keeps conjugate gradients busy for all the steps that are left, at a higher cost.
         """
         runs = self.runs[-self.settings.recent :]
         if len(runs) < self.settings.recent or not self.exact_possible:
@@ -60,32 +60,38 @@ class Situation:
             return "the noise of the gradients is too much to be averaged out in the steps left"
         return None
 
-    def why_cholesky_at_last(self, steps: int, spent: int) -> str | None:
-        """Why Cholesky goes on where all steps are used up: it costs no more than the iterations spent."""
+    def why_cholesky_at_last(self, steps: int, spent: int, ended: bool) -> str | None:
+        """Why Cholesky goes on where all steps are used up, or where conjugate gradients have `ended`.
+
+        It costs no more than the iterations spent, and its gradients have no noise in which a further decrease could
+        hide.
+        """
         if not self.exact_possible:
             return None
         wanted = self.settings.exact_steps * self.settings.cost(self.n, *self._size(), self.device)
-        return f"no end in {steps} steps, which have cost as much as it will" if spent > wanted else None
+        if spent <= wanted:
+            return None
+        what = f"the end found in {steps} steps is made exact" if ended else f"no end in {steps} steps"
+        return f"{what}, which costs no more than they did"
 
     def _size(self) -> tuple[int, int]:
-        """Rank of the preconditioner and columns of a run: of the last, or what is usual."""
+        """Rank of the preconditioner and columns of a run: those of the last run, or the usual ones."""
         if self.last is not None and self.last.columns:
             return self.last.rank, self.last.columns
-        columns = 2 + getattr(self.method, "probes", 0)
-        return math.isqrt(2 * self.n * columns), columns
+        return math.isqrt(2 * self.n * self.method.columns), self.method.columns
 
 
 def overcome(problem: Problem, error: RTGPError, last_resort: bool) -> bool:
-    """Change something after an evaluation failed; whether that makes it worth another try.
+    """Change something after an evaluation failed. Returned is whether another try is worth it.
 
-    First the precision, the rank or what is stored. Cholesky takes the place of conjugate gradients that make no
-    headway. last_resort: there is no step that could be taken back; then also Cholesky after any other failure, and
-    a jitter, which changes the model.
+    First come the precision, the rank or what is stored. Then Cholesky takes the place of conjugate gradients that make
+    no progress. With `last_resort` there is no step that could be taken back: then Cholesky is tried after any other
+    failure too, and a jitter, which changes the model.
     """
     words = str(error).split(". ")[0].rstrip(".")
     possible = problem.situation.exact_possible
     if isinstance(error, ConvergenceError) and possible:
-        problem.take_cholesky(f"conjugate gradients made no headway ({words})")
+        problem.take_cholesky(f"conjugate gradients made no progress ({words})")
         return True
     change = None if problem.exact and not last_resort else problem.mll.overcome(error)
     if change is not None:
@@ -104,9 +110,12 @@ def consider_cholesky(problem: Problem, steps_left: int, too_noisy: bool) -> Non
         problem.take_cholesky(why)
 
 
-def consider_cholesky_at_last(problem: Problem, steps: int, spent: int) -> bool:
-    """Take Cholesky where all steps are used up, if it is cheap beside them; whether it was taken."""
-    why = problem.situation.why_cholesky_at_last(steps, spent)
+def consider_cholesky_at_last(problem: Problem, steps: int, spent: int, ended: bool) -> bool:
+    """Take Cholesky where all steps are used up or training has ended, if it is cheap beside what was spent.
+
+    Returned is whether it was taken.
+    """
+    why = problem.situation.why_cholesky_at_last(steps, spent, ended)
     if why is not None:
         problem.take_cholesky(why)
     return why is not None

@@ -24,10 +24,11 @@ class Outcome:
 
 
 def combined(estimates: list[tuple[float, float]]) -> tuple[float, float] | None:
-    """The mean of independent estimates (value, standard error) and its standard error; None of no estimates.
+    """The mean of independent estimates (value, standard error), and its standard error; None without estimates.
 
-    By the errors that they state, which come from many probes. Where they state none (0 or NaN), by their scatter: that
-    of a few is itself uncertain, and the error is made larger by the standard deviation of Student's distribution.
+    The errors that the estimates state come from many probes, and are used where they are known. Where they are not (0
+    or NaN), the scatter of the values is. The scatter of a few is itself uncertain, so the error is made larger by the
+    standard deviation of Student's distribution.
     """
     count = len(estimates)
     if count == 0:

@@ -33,7 +33,7 @@ def pack(tree: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
 
 
 def unpack(packed: Any, tensors: dict[str, Tensor], card: torch.device | None = None) -> Any:
-    """The inverse of `pack`; what was on a card goes to the given one, if one is given."""
+    """The inverse of `pack`. What was on a card goes to the given one, if one is given."""
     if not isinstance(packed, dict):
         return packed
     (kind,) = [key for key in packed if key != "device"]

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rtgp.baselines import Vecchia
 from rtgp.distributed.errors import DisagreementError, RankError
-from rtgp.errors import PrecisionWarning, RTGPError, UnsupportedModelError
+from rtgp.errors import ConvergenceError, RTGPError, UnsupportedModelError
+from rtgp.estimators import draw_seed
 from rtgp.methods import Cholesky, Method
 from rtgp.mll import MarginalLogLikelihood
 from rtgp.objectives import EstimateStats
 from rtgp.objectives.protocol import gradient_of
+from rtgp.objectives.reading import output, rows_of
+from rtgp.precision import SILENT, Notices
 from rtgp.state import saved_tensor
-from rtgp.training.coordinates import coordinates_of
+from rtgp.training.coordinates import CoordinateSettings, coordinates_of
 from rtgp.training.errors import CheckpointError, TrainingError
 from rtgp.training.evaluation import Evaluation
-from rtgp.training.headway import Headway
 from rtgp.training.history import hyperparameters
 from rtgp.training.obstacles import Situation
 from rtgp.training.priors import absolute, prior_hessian
+from rtgp.training.switch import SwitchSettings
 
 _log = logging.getLogger("rtgp")
-_COMPARING = 4  # probes at the most, for the comparison of two starts
+
+
+@dataclass(frozen=True)
+class ProblemSettings:
+    """How a problem is evaluated beside the optimiser's steps. Chosen, not fitted.
+
+    Attributes
+    ----------
+    comparing : int
+        Probes for the comparison of two starts, at the most.
+    final_estimates : int
+        Number of estimates of the loss at the final parameters, where it is noisy. From four on their scatter tells an
+        error.
+    coordinates : CoordinateSettings
+        In which training moves.
+    """
+
+    comparing: int = 4
+    final_estimates: int = 4
+    coordinates: CoordinateSettings = field(default_factory=CoordinateSettings)
 
 
 class Problem:
@@ -46,28 +65,41 @@ class Problem:
         seed: int,
         draws: str = "fresh",
         logarithms: bool = True,
-        headway: Headway | None = None,
+        switch: SwitchSettings | None = None,
+        settings: ProblemSettings | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self.model, self.likelihood, self.X, self.y = model, likelihood, X, y
         self._seed = seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.mll = MarginalLogLikelihood(likelihood, model, method, self.generator, draws)
+        self.notices = Notices() if notices is None else notices  # what the user has been told
+        self.mll = MarginalLogLikelihood(likelihood, model, method, self.generator, draws, _notices=self.notices)
         self.gone_over = False  # whether Cholesky has taken the place of another method
         self.changes: list[str] = []  # what obstacles have made of the method, in words
-        self._headway = headway or Headway()
+        self._switch, self.settings = switch or SwitchSettings(), settings or ProblemSettings()
         self._runs: list[int] = []  # iterations of the last evaluations
         self.parameters = {name: p for name, p in self.mll.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise UnsupportedModelError(
                 "Expected a model with parameters to train. Every parameter has requires_grad=False: set it to True."
             )
-        self._coordinates = coordinates_of(self.mll, self.parameters, logarithms)
+        self._coordinates = coordinates_of(self.mll, self.parameters, logarithms, self.settings.coordinates)
         self.leaves = [coordinate.leaf for coordinate in self._coordinates]  # what optimisers move
         self._good = self.snapshot()
 
     @property
     def n(self) -> int:
-        return self.X.shape[0]
+        """Targets, over all outputs, tasks and models of a batch: what is given per point is divided by them."""
+        return self.y.numel()
+
+    @property
+    def rows(self) -> int:
+        """Of the system of one model: what the cost goes with."""
+        return rows_of(self.likelihood, self.y)
+
+    def output(self) -> Any:
+        """Of the model on its training inputs."""
+        return output(self.model, self.X)
 
     @property
     def method(self) -> Method:
@@ -77,12 +109,12 @@ class Problem:
     @property
     def exact(self) -> bool:
         """Whether its estimates have no noise."""
-        return isinstance(self.method, Cholesky)
+        return self.method.exact
 
     @property
     def noiseless(self) -> bool:
         """Whether its estimates are the same in every call, be they exact or not."""
-        return self.exact or (isinstance(self.method, Vecchia) and self.method.rows is None)
+        return self.method.noiseless
 
     def take_cholesky(self, why: str) -> None:
         """Estimate by Cholesky from here on."""
@@ -92,7 +124,9 @@ class Problem:
     def _go_over(self) -> None:
         self.gone_over = True
         self.mll.reset()
-        self.mll = MarginalLogLikelihood(self.likelihood, self.model, Cholesky(), self.generator, self.mll.draws)
+        self.mll = MarginalLogLikelihood(
+            self.likelihood, self.model, Cholesky(), self.generator, self.mll.draws, _notices=self.notices
+        )
 
     def change(self, words: str) -> None:
         """Note what an obstacle has changed."""
@@ -101,9 +135,9 @@ class Problem:
 
     @property
     def situation(self) -> Situation:
-        """By which obstacles are judged."""
+        """What obstacles are judged by."""
         mll, runs = self.mll, tuple(self._runs)
-        return Situation(mll.method, self.n, self.X.device, mll.draws == "frozen", mll.last, runs, self._headway)
+        return Situation(mll.method, self.rows, self.X.device, mll.draws == "frozen", mll.last, runs, self._switch)
 
     def hyperparameters(self) -> dict[str, float]:
         return hyperparameters(self.mll)
@@ -161,18 +195,24 @@ class Problem:
 
     def knows_information(self) -> bool:
         """Whether the average-information matrix covers every trainable parameter."""
-        return self.mll.knows_information(self.model(self.X), self.y)
+        return self.mll.knows_information(self.output(), self.y)
 
-    def evaluate(self, contrast: bool = False, information: float | None = None, hold: bool = False) -> Evaluation:
-        """Estimate at the current parameters. If it fails, they are put back to the last that gave a finite one.
+    def evaluate(
+        self,
+        contrast: bool = False,
+        information: float | None = None,
+        hold: bool = False,
+        complete: bool = False,
+    ) -> Evaluation:
+        """Estimate at the current parameters. If it fails, they are put back to the last that gave a finite estimate.
 
-        contrast: whether that is wanted; information: the tolerance of the average-information matrix if it is. hold:
-        keep what the objective holds between calls as it is.
+        With `contrast` that is computed too, and with `information` (a tolerance) the average-information matrix. With
+        `hold` the objective keeps what it holds between calls. With `complete` nothing is truncated.
         """
         self.push()
         draws = self.generator.get_state()
         try:
-            found = self._evaluate(contrast, information, hold)
+            found = self._evaluate(contrast, information, hold, complete)
         except Exception:
             self.generator.set_state(draws)  # another try has the same: new ones would leave out those that fail
             self.restore(self._good)
@@ -181,26 +221,34 @@ class Problem:
         return found
 
     def draw_seed(self) -> int:
-        """For `evaluate_with`."""
-        return int(torch.randint(2**62, (), generator=self.generator))
+        """A seed for `evaluate_with`."""
+        return draw_seed(self.generator)
 
-    def evaluate_with(self, seed: int, contrast: bool = False, hold: bool = False) -> Evaluation:
+    def evaluate_with(
+        self, seed: int, contrast: bool = False, hold: bool = False, complete: bool = False
+    ) -> Evaluation:
         """`evaluate` with the draws of a seed; the generator of the training is left where it is."""
         state = self.generator.get_state()
         self.generator.manual_seed(seed)
         try:
-            return self.evaluate(contrast, hold=hold)
+            return self.evaluate(contrast, hold=hold, complete=complete)
         finally:
             self.generator.set_state(state)
 
-    def _evaluate(self, contrast: bool, information: float | None, hold: bool) -> Evaluation:
+    def _evaluate(self, contrast: bool, information: float | None, hold: bool, complete: bool) -> Evaluation:
         for parameter in self.parameters.values():
             parameter.grad = None
         most = self.situation.most_iterations
         estimate = self.mll.evaluate(
-            self.model(self.X), self.y, contrast=contrast, information=information, most_iterations=most, hold=hold
+            self.output(),
+            self.y,
+            contrast=contrast,
+            information=information,
+            most_iterations=most,
+            hold=hold,
+            complete=complete,
         )
-        objective = -estimate.objective
+        objective = -estimate.objective.mean()
         scatter = None if estimate.contrast is None else self._gradient_of(estimate.contrast)
         torch.autograd.backward(objective)
         norm = 0.0
@@ -226,7 +274,8 @@ class Problem:
                     "are those of the last good step. Train in float64, or take optimizer='adam'."
                 )
         stats = _stats(self.mll)
-        self._runs = [*self._runs, stats.iterations][-self._headway.recent :]
+        if not complete:
+            self._runs = [*self._runs, stats.iterations][-self._switch.recent :]
         found = Evaluation(
             point=self.point,
             n=self.n,
@@ -249,11 +298,11 @@ class Problem:
         return _flat([coordinate.slope() for coordinate in self._coordinates])
 
     def _gradient_of(self, scalar: Tensor) -> Tensor:
-        """With respect to the coordinates of training, (p,)."""
+        """The gradient by the coordinates of training, (p,)."""
         return gradient_of(scalar, list(self.parameters.values())) * self._slope()
 
     def _metric(self, information: Tensor) -> Tensor:
-        """In the coordinates of training, with the priors' part. Never negative."""
+        """The metric in the coordinates of training, with the priors' part. Never negative."""
         slope = self._slope()
         scale = slope * slope[:, None]
         hessian = prior_hessian(self.model, list(self.parameters.values()))
@@ -265,45 +314,59 @@ class Problem:
         self.mll.reset()
 
     def estimates(self, count: int) -> list[tuple[float, float]]:
-        """Independent estimates of the loss at the current parameters, also where training had its draws frozen, each
-        with its own standard error: 0 or NaN where it states none."""
+        """Independent estimates of the loss at the current parameters, each with its standard error.
+
+        They are independent also where training had its draws frozen. An error is 0 or NaN where an estimate states
+        none.
+        """
         mll = self.mll
         if mll.draws == "frozen" and not self.noiseless:
-            mll = MarginalLogLikelihood(self.likelihood, self.model, mll.method, self.generator)
+            given = self.likelihood, self.model, mll.method, self.generator
+            mll = MarginalLogLikelihood(*given, _notices=self.notices)
         found = []
         with nullcontext() if mll is self.mll else mll, torch.no_grad():
             for _ in range(count):
-                mll.evaluate(self.model(self.X), self.y, most_iterations=self.situation.most_iterations)
+                mll.evaluate(self.output(), self.y, most_iterations=self.situation.most_iterations)
                 stats = _stats(mll)
                 found.append((_loss(stats, self.n), stats.value_error / self.n))
         return found
 
     def objective_at(self, values: list[Tensor], seed: int) -> float | None:
-        """An estimate of the objective at other parameters, by the draws of a seed, which leaves everything as it is;
-        None where it cannot be computed."""
-        before, method = self.snapshot(), self.method
-        if hasattr(method, "probes"):
-            method = replace(method, probes=min(method.probes, _COMPARING))  # type: ignore[type-var]
-        mll = MarginalLogLikelihood(self.likelihood, self.model, method, torch.Generator().manual_seed(seed))
+        """An estimate of the objective at other parameters, by the draws of a seed. Everything is left as it is.
+
+        By Cholesky where conjugate gradients make no progress there. None where it cannot be computed.
+        """
+        before, exact_possible = self.snapshot(), self.situation.exact_possible
         try:
             self.restore(values)
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", PrecisionWarning)  # training will say so where it goes on
-                most = self.situation.most_iterations
-                estimate = mll.evaluate(self.model(self.X), self.y, most_iterations=most, once=True)
-                found = float(-estimate.objective)
+            try:
+                return self._objective_by(self.method.with_probes_at_most(self.settings.comparing), seed)
+            except ConvergenceError:
+                return self._objective_by(Cholesky(), seed) if exact_possible else None
         except (RankError, DisagreementError):
             raise
         except RTGPError:
             return None
         finally:
-            mll.reset()
             self.restore(before)
+
+    def _objective_by(self, method: Method, seed: int) -> float | None:
+        draws = torch.Generator().manual_seed(seed)
+        mll = MarginalLogLikelihood(self.likelihood, self.model, method, draws, _notices=SILENT)
+        try:
+            with torch.no_grad():
+                most = self.situation.most_iterations
+                estimate = mll.evaluate(self.output(), self.y, most_iterations=most, once=True)
+                found = float(-estimate.objective.mean())
+        finally:
+            mll.reset()
         return found if math.isfinite(found) else None
 
     def perturbed(self, generator: torch.Generator, spread: float) -> list[Tensor]:
-        """Where training is, with every logarithm moved at random: each parameter as a whole by up to `spread`, its
-        entries by a quarter of that."""
+        """Where training is, with every logarithm moved at random.
+
+        Each parameter moves as a whole by up to `spread`, and its entries by a quarter of that.
+        """
         moved = []
         for coordinate in self._coordinates:
             leaf = coordinate.leaf.detach().clone()
@@ -314,6 +377,17 @@ class Problem:
             moved.append(leaf)
         return moved
 
+    def logarithms_of(self, kind: str) -> list[int]:
+        """The entries of `point` that are logarithms of parameters of a kind, such as "lengthscale"."""
+        found: list[int] = []
+        begin = 0
+        for name, coordinate in zip(self.parameters, self._coordinates, strict=True):
+            end = begin + coordinate.leaf.numel()
+            if coordinate.logarithmic and name.endswith(kind):
+                found += range(begin, end)
+            begin = end
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """Everything a later process needs to go on bit for bit."""
         return {
@@ -323,7 +397,7 @@ class Problem:
             "exact": self.exact,
             "changes": list(self.changes),
             "runs": list(self._runs),
-            "objective": self.mll._objective.state_dict(),
+            "objective": self.mll.objective_state(),
             "generator": self.generator.get_state(),
         }
 
@@ -333,7 +407,7 @@ class Problem:
         if list(state.get("coordinates", kinds)) != kinds or ("coordinates" not in state and "inside" in kinds):
             raise CheckpointError(
                 "Expected a checkpoint whose parameters move in the coordinates of this version. Got others: remove "
-                "the checkpoint folder to begin anew."
+                "the checkpoint folder to start again."
             )
         own = self.mll.state_dict()
         pairs = [
@@ -345,7 +419,7 @@ class Problem:
         if not fits or not all(bool((torch.isfinite(b) | (b == a.to(b.device))).all()) for a, b in pairs):
             raise CheckpointError(
                 "Expected finite parameters of the model's shapes in the checkpoint. Got others: remove the checkpoint "
-                "folder to begin anew."
+                "folder to start again."
             )
         with torch.no_grad():
             for name, tensor in own.items():
@@ -355,7 +429,7 @@ class Problem:
         self.changes, self._runs = list(map(str, state.get("changes", []))), list(map(int, state.get("runs", [])))
         if any(run < 0 for run in self._runs):
             raise ValueError("'runs' must not be negative")
-        self.mll._objective.load_state_dict(state["objective"])
+        self.mll.load_objective_state(state["objective"])
         self.generator.set_state(saved_tensor(state, "generator", (len(self.generator.get_state()),), torch.uint8))
         self.restore(state["leaves"])
         self._good = self.snapshot()
@@ -371,21 +445,4 @@ def _stats(mll: MarginalLogLikelihood) -> EstimateStats:
 
 
 def _loss(stats: EstimateStats, n: int) -> float:
-    return 0.5 * ((stats.log_det + stats.quadratic) / n + math.log(2.0 * math.pi))
-
-
-@contextmanager
-def in_float64(model: Any, likelihood: Any, X: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Work on the model in float64, in place, and put it back into its own precision at the end."""
-    dtypes = {t.dtype for m in (model, likelihood) for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()}
-    if dtypes != {torch.float32} or X.dtype != torch.float32:
-        yield X, y
-        return
-    wide = X.double(), y.double()
-    model.double(), likelihood.double()
-    model.set_train_data(*wide, strict=False)
-    try:
-        yield wide
-    finally:
-        model.float(), likelihood.float()
-        model.set_train_data(X, y, strict=False)
+    return 0.5 * ((stats.outputs * stats.log_det + stats.quadratic) / n + stats.rows / n * math.log(2.0 * math.pi))

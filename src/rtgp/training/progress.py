@@ -1,10 +1,11 @@
-"""A progress bar with the time left, where one is asked for."""
+"""A progress bar with the time left, where one is asked for: in a terminal or in a notebook."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rtgp.training.history import Row
+from rtgp.training.notebook_bar import NotebookBar, in_notebook
 
 
 class Progress:
@@ -13,7 +14,10 @@ class Progress:
     def __init__(self, shown: bool, steps: int, done: int = 0) -> None:
         self._bar: Any = None
         self._task: Any = None
-        if shown:
+        self._notebook: NotebookBar | None = None
+        if shown and in_notebook():
+            self._notebook = NotebookBar(steps, done)
+        elif shown:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -40,7 +44,11 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._notebook is not None:
+            self._notebook.close()
 
     def update(self, row: Row, steps: int) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=int(row["step"]) + 1, total=steps, loss=f"{row['loss']:.4f}")
+        if self._notebook is not None:
+            self._notebook.update(int(row["step"]) + 1, steps, f"{row['loss']:.4f}")

@@ -10,8 +10,8 @@ from torch import Tensor
 def box_newton_step(metric: Tensor, gradient: Tensor, reach: float, pivots: int = 2000) -> Tensor:
     """The minimiser of gradient^T s + s^T metric s / 2 over |s_i| <= reach.
 
-    A coordinate that reaches its bound stays there; the others take the best step that this allows.
-    pivots: the most changes of the set of bound coordinates, far more than it takes.
+    A coordinate that reaches its bound stays there; the others take the best step that this allows. `pivots` bounds the
+    number of changes of the set of bound coordinates. It is far more than the method takes.
     """
     from scipy.optimize import lsq_linear
 
@@ -32,10 +32,10 @@ def promised(metric: Tensor, gradient: Tensor, reach: float, pivots: int = 2000)
 
 
 def damped_bfgs(metric: Tensor, step: Tensor, change: Tensor, damping: float = 0.1) -> Tensor:
-    """The metric after a step along which the gradient has changed by `change` (Powell 1978: positive definite whatever
-    the change).
+    """The metric after a step along which the gradient has changed by `change`.
 
-    damping: the least part of the curvature along the step that an update leaves.
+    It is positive definite whatever the change (Powell 1978). `damping` is the smallest part of the curvature along the
+    step that an update leaves.
     """
     image = metric @ step
     own, seen = float(step @ image), float(step @ change)

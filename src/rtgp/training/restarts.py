@@ -19,10 +19,16 @@ from rtgp.training.start import StartSettings, fit_on_subset, part_of
 class Restarts:
     """Settings of a training from several starts.
 
-    least: number of points of a subset, or all there are: fewer say little about the optima of all.
-    spread: how far the logarithm of a parameter may be moved from the given start.
-    trained: how many ends of the fits on a subset are trained on all data, at the most.
-    apart: how far one logarithm must be from its like for two ends to be different.
+    Attributes
+    ----------
+    least : int
+        Number of points of a subset, or all there are: fewer say little about the optima of all.
+    spread : float
+        How far the logarithm of a parameter may be moved from the given start.
+    trained : int
+        How many ends of the fits on a subset are trained on all data, at the most.
+    apart : float
+        How far one logarithm must be from its like for two ends to be different.
     """
 
     least: int = 200
@@ -40,10 +46,13 @@ def train_from_several(
     settings: Restarts | None = None,
     start: StartSettings | None = None,
 ) -> FitResult:
-    """Fit the given start and `restarts` others on a subset, train the best different ends on all data (`train`, from
-    where the model is), and leave the model at the best of these."""
+    """Train from the given start and from `restarts` others, and leave the model at the best end.
+
+    All are fitted on a subset first. The best different ends are trained on all data by `train`, which begins where the
+    model is.
+    """
     settings, start = settings or Restarts(), start or StartSettings()
-    size = min(problem.n, max(settings.least, part_of(problem.n, start)))
+    size = min(problem.rows, max(settings.least, part_of(problem.rows, start)))
     generator = torch.Generator().manual_seed(seed)
     given = problem.snapshot()
     starts = [given, *(problem.perturbed(generator, settings.spread) for _ in range(restarts))]

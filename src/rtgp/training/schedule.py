@@ -14,17 +14,35 @@ from rtgp.errors import SettingError
 
 Factory = Callable[..., torch.optim.Optimizer]
 
-DECAY_FRACTION = 0.4  # of the steps, at the end
-_SHORTEST_DECAY = 20
 NAMES = ("auto", "average-information", "adam", "lbfgs", "multistep")
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """How the step size of "adam" falls to zero. Chosen, not fitted.
+
+    Attributes
+    ----------
+    decay_fraction : float
+        The last part of the steps, in which the step size falls.
+    shortest_decay : int
+        Steps that it takes, at the least.
+    """
+
+    decay_fraction: float = 0.4
+    shortest_decay: int = 20
+
+
+DEFAULT = ScheduleSettings()
 
 
 @dataclass
 class Schedule:
     """The learning rate as a function of the step.
 
-    cosine: constant, then from `decay_from` on a half cosine to zero; `decay_from` comes forward when the loss has
-    stopped falling. multistep: divided by 10 at 50, 70 and 90% of the steps (the paper's). constant: left alone.
+    "cosine" is constant, and then falls to zero on half a cosine, from the step `decay_from` on. That step comes
+    earlier where the loss has stopped falling. "multistep" is divided by 10 at 50, 70 and 90% of the steps, as in the
+    paper. "constant" is left alone.
     """
 
     kind: str  # "cosine", "multistep", "constant"
@@ -32,11 +50,12 @@ class Schedule:
     steps: int
     decay_from: int
     end: int
+    settings: ScheduleSettings = DEFAULT
 
     @classmethod
-    def of(cls, kind: str, learning_rate: float | None, steps: int) -> Schedule:
-        length = min(steps, max(_SHORTEST_DECAY, round(DECAY_FRACTION * steps)))
-        return cls(kind, learning_rate, steps, steps - length if kind == "cosine" else steps, steps)
+    def of(cls, kind: str, learning_rate: float | None, steps: int, settings: ScheduleSettings = DEFAULT) -> Schedule:
+        length = min(steps, max(settings.shortest_decay, round(settings.decay_fraction * steps)))
+        return cls(kind, learning_rate, steps, steps - length if kind == "cosine" else steps, steps, settings)
 
     def rate(self, step: int) -> float | None:
         """For the given step, counted from 0; None leaves the optimiser's own."""
@@ -50,7 +69,8 @@ class Schedule:
 
     def decay_now(self, step: int) -> None:
         """The loss has stopped falling: let the step size fall from here on, then end."""
-        length = max(_SHORTEST_DECAY, round(DECAY_FRACTION / (1 - DECAY_FRACTION) * step))
+        fraction = self.settings.decay_fraction
+        length = max(self.settings.shortest_decay, round(fraction / (1 - fraction) * step))
         if step + length < self.end:
             self.decay_from, self.end = step, step + length
 

@@ -8,31 +8,53 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from rtgp.distributed import DisagreementError, Group, everywhere
+from rtgp.distributed import DisagreementError, Group, on_every_rank
 from rtgp.state import saved_count, saved_number
 from rtgp.training.checkpoint import CheckpointFolder
 from rtgp.training.evaluation import Evaluation
-from rtgp.training.history import History, Row, make_row
+from rtgp.training.history import History, Row, make_row, renamed_row
 from rtgp.training.packing import pack, unpack
 from rtgp.training.problem import Problem
 from rtgp.training.progress import Progress
 
 Callback = Callable[[Row, Any], bool | None]
 
-# A checkpoint holds the history, so one every ten steps would make the saving of a long run quadratic in its steps (at
-# step 1200 of sgGP on 29,267 points it took 7 of 25 ms). Of a run that dies a fiftieth is lost, or ten steps.
-_EVERY, _PART_LOST = 10, 50
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """How often a training is saved by default.
+
+    A checkpoint holds the history, so one every ten steps would make the saving of a long run quadratic in its steps
+    (at step 1200 of sgGP on 29,267 points it took 7 of 25 ms).
+
+    Attributes
+    ----------
+    every : int
+        The smallest number of steps between two checkpoints.
+    part_lost : int
+        A run that dies loses at most one of this many steps.
+    """
+
+    every: int = 10
+    part_lost: int = 50
+
+
+DEFAULT = CheckpointSettings()
 
 
 class Session:
     """One run of training, possibly the continuation of one that was interrupted.
 
-    group: the ranks that train together. The first alone reads and writes checkpoints: what is saved is the same on
-    every rank and does not depend on how many there are.
+    Parameters
+    ----------
+    group : Group
+        The ranks that train together. The first alone reads and writes checkpoints: what is saved is the same on every
+        rank and does not depend on how many there are.
     """
 
     def __init__(
@@ -43,26 +65,29 @@ class Session:
         every: int | None,
         bar: Progress,
         group: Group,
+        settings: CheckpointSettings = DEFAULT,
     ) -> None:
-        self.problem, self._group = problem, group
+        self.problem, self._group, self._settings = problem, group, settings
         self.history = History()
         self.start = ""
         self.resumed: dict[str, Any] | None = None  # the optimiser's part of the checkpoint
         self.finished: dict[str, Any] | None = None  # the outcome, if the run had come to its end
         self._callback, self._folder, self._every, self._bar = callback, folder, every, bar
         self.final: tuple[float, float] | None = None  # the loss at the end and its error, where it is known already
-        self._best: list[Tensor] | None = None  # parameters, for a training that is broken off
         self._kept: tuple[int, dict[str, Any]] | None = None  # what would be saved if it were broken off now
         self._earlier = 0.0
         self._began = time.perf_counter()
         state = self._load()
         if state is not None:
             with self.restoring():
-                self.history = History([_saved_row(row, k) for k, row in enumerate(state["rows"])])
+                names = list(problem.hyperparameters())
+                rows = [renamed_row(_saved_row(row, k), names) for k, row in enumerate(state["rows"])]
+                self.history = History(rows)
                 self.start, self._earlier = str(state["start"]), saved_number(state, "seconds", (0.0, math.inf))
                 self.resumed, self.finished = dict(state["optimizer"]), state["finished"]
                 problem.load_state_dict(state["problem"])
         self._saved = len(self.history)  # steps
+        self._best = problem.snapshot()  # parameters, for a training that is broken off
 
     def _load(self) -> dict[str, Any] | None:
         folder = self._folder
@@ -81,12 +106,12 @@ class Session:
         return state
 
     def restoring(self) -> AbstractContextManager[None]:
-        """For what is done with the content of a checkpoint: an error there is the checkpoint's."""
+        """A context for work with the content of a checkpoint: an error there is the checkpoint's."""
         return nullcontext() if self._folder is None else self._folder.restoring()
 
     @property
     def seconds(self) -> float:
-        """Of training, in this process and in those before it."""
+        """Seconds of training, in this process and in those before it."""
         return self._earlier + time.perf_counter() - self._began
 
     def row(self, step: int, found: Evaluation, rate: float) -> Row:
@@ -105,7 +130,7 @@ class Session:
         return self._agreed(stop)
 
     def _agreed(self, stop: bool) -> bool:
-        """Whether any rank wants to stop; an error if they are no longer at the same point with the same draws."""
+        """Whether any rank wants to stop. An error if they are no longer at the same point with the same draws."""
         if self._group.size == 1:
             return stop
         point, draws = self.problem.point.numpy().tobytes(), self.problem.generator.get_state().numpy().tobytes()
@@ -113,7 +138,7 @@ class Session:
         for rank, (at, drawn, _) in enumerate(found):
             if (at, drawn) != found[0][:2]:
                 what = "the parameters" if at != found[0][0] else "the state of the random generator"
-                raise everywhere(
+                raise on_every_rank(
                     DisagreementError(
                         f"After step {len(self.history)} {what} of rank {rank} and of rank 0 differ. Expected every "
                         "rank to run the same program on the same data and the same kind of hardware."
@@ -122,8 +147,11 @@ class Session:
         return any(wanted for _, _, wanted in found)
 
     def keep(self, done: int, optimizer: dict[str, Any] | None, best: Tensor | None = None) -> None:
-        """A step is complete. What an interruption during the next one leaves behind: the best parameters (p,), by
-        default those of now, and the state to go on from (None: that of the step before)."""
+        """Note that a step is complete: what an interruption during the next one leaves behind.
+
+        That is the best parameters (p,), by default the present ones, and the state to go on from. None for the state
+        means that of the step before.
+        """
         self._best = self.problem.snapshot() if best is None else self.problem.pieces(best)
         if optimizer is not None and self._folder is not None and self._group.size == 1:
             # A copy of the part that the optimiser goes on to change. The objective replaces its own, which is large.
@@ -131,8 +159,7 @@ class Session:
 
     def broken_off(self) -> None:
         """Leave the model at its best parameters, and the checkpoint of the last complete step."""
-        if self._best is not None:
-            self.problem.restore(self._best)
+        self.problem.restore(self._best)
         if self._folder is not None and self._kept is not None and self._kept[0] != self._saved:
             self._folder.save(*self._kept)
 
@@ -142,7 +169,7 @@ class Session:
             return False
         if self._every is not None:
             return done % self._every == 0
-        return done == 0 or done - self._saved >= max(_EVERY, done // _PART_LOST)
+        return done == 0 or done - self._saved >= max(self._settings.every, done // self._settings.part_lost)
 
     def save(self, done: int, optimizer: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
         if self._folder is not None:

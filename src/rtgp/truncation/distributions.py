@@ -26,22 +26,62 @@ _LARGEST = 1 << 62  # samples of a heavy tail are cut here, before int64 overflo
 
 
 class TruncationDistribution(ABC):
-    """A law of J on 1, 2, ...; a survival rule that ignores the path."""
+    """A law of J on 1, 2, ... that is fixed in advance; a survival rule that ignores the path.
+
+    Attributes
+    ----------
+    maximum : int or None
+        The last index of the support; None if it is infinite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from rtgp.truncation import Uniform
+    >>> law = Uniform(1, 4)
+    >>> law.mean, law.first, law.maximum
+    (2.5, 1, 4)
+    >>> law.log_survival(torch.tensor([1, 2, 3, 4, 5])).exp()
+    tensor([1.0000, 0.7500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
+    >>> law.sample(3, torch.Generator().manual_seed(0)).shape
+    torch.Size([3])
+    """
 
     maximum: int | None  # last index of the support, None if it is infinite
 
     @property
     @abstractmethod
     def first(self) -> int:
-        """The first index of the support: P(J >= first) = 1."""
+        """The first index of the support, P(J >= first) = 1."""
 
     @abstractmethod
     def log_pmf(self, j: int | Tensor) -> Tensor:
-        """log P(J = j) in float64, of the shape of j; -inf outside the support."""
+        """log P(J = j) in float64.
+
+        Parameters
+        ----------
+        j : int or Tensor
+            Indices.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of j; -inf outside the support.
+        """
 
     @abstractmethod
     def log_survival(self, j: int | Tensor) -> Tensor:
-        """log P(J >= j) in float64, of the shape of j; -inf past the support. Never computed as 1 - cdf."""
+        """log P(J >= j) in float64. It is never computed as 1 - cdf.
+
+        Parameters
+        ----------
+        j : int or Tensor
+            Indices.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of j; -inf past the support.
+        """
 
     @property
     @abstractmethod
@@ -54,7 +94,20 @@ class TruncationDistribution(ABC):
         """Standard deviation of J; inf if it does not exist."""
 
     def log_survival_given(self, j: int, path: Sequence[float]) -> float:
-        """log P(J >= j), whatever the path."""
+        """log P(J >= j), whatever the path.
+
+        Parameters
+        ----------
+        j : int
+            An index.
+        path : sequence of float
+            The error proxies so far, which are not looked at.
+
+        Returns
+        -------
+        float
+            -inf past the support.
+        """
         block, offset = divmod(j, _AHEAD)
         if block not in self._log_survival_ahead:  # a run asks index by index: many at once cost no more than one
             indices = torch.arange(block * _AHEAD, (block + 1) * _AHEAD)
@@ -66,11 +119,35 @@ class TruncationDistribution(ABC):
         return {}
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n independent truncations, int64, (n,)."""
+        """Independent truncations.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator, optional
+            The source of random numbers. By default torch's own generator.
+
+        Returns
+        -------
+        Tensor
+            int64, (n,).
+        """
         return self.truncation_at(torch.tensor(uniforms(n, generator), dtype=torch.float64))
 
     def truncation_at(self, uniform: Tensor) -> Tensor:
-        """J = max{j : U <= S_j} for each U in (0, 1], int64, (n,): where a roulette with that U would have stopped."""
+        """J = max{j : U <= S_j}: where a roulette with the uniform number U would have stopped.
+
+        Parameters
+        ----------
+        uniform : Tensor
+            Numbers in (0, 1], (n,).
+
+        Returns
+        -------
+        Tensor
+            int64, (n,).
+        """
         low = torch.full_like(uniform, self.first, dtype=torch.int64)  # U <= S(low)
         if self.maximum is not None:
             high = torch.full_like(low, self.maximum + 1)  # S(high) < U
@@ -124,7 +201,19 @@ def check_range(owner: str, minimum: float, maximum: int | None) -> None:
 
 @dataclass(frozen=True)
 class Fixed(TruncationDistribution):
-    """J = m for certain. As a roulette it is unbiased only for series of at most m terms."""
+    """J = m for certain. As a roulette it is unbiased only for series of at most m terms.
+
+    Parameters
+    ----------
+    m : int
+        The truncation.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Fixed
+    >>> Fixed(20).mean
+    20.0
+    """
 
     m: int
     maximum: int = field(init=False, repr=False, compare=False)
@@ -135,7 +224,20 @@ class Fixed(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float = 0.0) -> Fixed:
-        """The member whose m is nearest to `mean`; `std` must be 0."""
+        """The member whose m is nearest to a mean.
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation, which must be 0.
+
+        Returns
+        -------
+        Fixed
+            The distribution.
+        """
         check_number("Fixed", "mean", mean)
         member = cls(max(1, round(mean)))
         check_reached(member, mean, std)
@@ -162,7 +264,19 @@ class Fixed(TruncationDistribution):
 
 @dataclass(frozen=True)
 class Uniform(TruncationDistribution):
-    """J equally likely at minimum, ..., maximum."""
+    """J equally likely at minimum, ..., maximum.
+
+    Parameters
+    ----------
+    minimum, maximum : int
+        The first and the last index.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Uniform
+    >>> Uniform(10, 30).mean
+    20.0
+    """
 
     minimum: int
     maximum: int
@@ -174,7 +288,20 @@ class Uniform(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float) -> Uniform:
-        """The member nearest to the wanted mean and standard deviation (both ends are integers)."""
+        """The member nearest to a mean and standard deviation. Both ends are integers.
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation.
+
+        Returns
+        -------
+        Uniform
+            The distribution.
+        """
         check_wanted("Uniform", mean, std)
         count = math.sqrt(12 * std**2 + 1)  # the variance of n equally likely integers is (n^2 - 1) / 12
         candidates = []

@@ -18,11 +18,26 @@ _SLOWEST, _FASTEST = 1e-12, 50.0  # rates between which from_moments searches; e
 
 @dataclass(frozen=True)
 class ExponentialDecay(TruncationDistribution):
-    """P(J) proportional to exp(-rate J) for J = minimum, ..., maximum (Eq. 14); maximum = None: no end.
+    """P(J) proportional to exp(-rate J) for J = minimum, ..., maximum (Eq. 14 of the paper).
 
-    `minimum` may be any real number of at least 1: J is the integer part of minimum + E, with E exponential of this
-    rate (cut at maximum + 1). For an integer minimum that is Eq. 14 itself; the numbers in between make the family
-    continuous, so that every mean and standard deviation in reach can be met.
+    For an integer minimum that is Eq. 14 itself. In general J is the integer part of minimum + E, with E exponential of
+    this rate (cut at maximum + 1). The family is then continuous, so that every mean and standard deviation in reach
+    can be met.
+
+    Parameters
+    ----------
+    rate : float
+        The rate of decay.
+    minimum : float
+        Any real number of at least 1.
+    maximum : int, optional
+        The last index. By default there is no end.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import ExponentialDecay
+    >>> round(ExponentialDecay(rate=0.05, minimum=80).mean, 1)
+    99.5
     """
 
     rate: float
@@ -38,7 +53,29 @@ class ExponentialDecay(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float, maximum: int | None = None) -> ExponentialDecay:
-        """The member with this mean and standard deviation."""
+        """The member with a given mean and standard deviation.
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation.
+        maximum : int, optional
+            The last index. By default there is no end.
+
+        Returns
+        -------
+        ExponentialDecay
+            The distribution.
+
+        Examples
+        --------
+        >>> from rtgp.truncation import ExponentialDecay
+        >>> law = ExponentialDecay.from_moments(mean=50, std=10)
+        >>> round(law.mean, 6), round(law.std, 6)
+        (50.0, 10.0)
+        """
         check_wanted("ExponentialDecay", mean, std)
         highest = mean + 1 if maximum is None else min(mean + 1, maximum)  # J >= floor(minimum): no need to look above
 
@@ -93,7 +130,23 @@ class ExponentialDecay(TruncationDistribution):
 
 @dataclass(frozen=True)
 class Geometric(TruncationDistribution):
-    """P(J = j) proportional to p (1 - p)^(j - minimum): each index past the minimum is the last with probability p."""
+    """P(J = j) proportional to p (1 - p)^(j - minimum): each index past the minimum is the last with probability p.
+
+    Parameters
+    ----------
+    p : float
+        The probability to end.
+    minimum : int
+        The first index.
+    maximum : int, optional
+        The last index. By default there is no end.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Geometric
+    >>> round(Geometric(p=0.25).mean, 6)
+    4.0
+    """
 
     p: float
     minimum: int = 1
@@ -106,7 +159,20 @@ class Geometric(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float) -> Geometric:
-        """The member with this standard deviation and the nearest mean (the minimum is an integer)."""
+        """The member with a given standard deviation and the nearest mean. The minimum is an integer.
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation.
+
+        Returns
+        -------
+        Geometric
+            The distribution.
+        """
         check_wanted("Geometric", mean, std)
         p = 2 / (1 + math.sqrt(1 + 4 * std**2))  # solves std^2 = (1 - p) / p^2
         member = cls(p, max(1, round(mean + 1 - 1 / p)))

@@ -18,7 +18,25 @@ _LONGEST_TABLE = 1 << 26  # points of a finite support, 0.5 GiB in float64
 
 @dataclass(frozen=True)
 class PowerLaw(TruncationDistribution):
-    """P(J) proportional to J^-exponent on minimum, minimum + step, ..., up to maximum (None: no end)."""
+    """P(J) proportional to J^-exponent on minimum, minimum + step, ..., up to maximum.
+
+    Parameters
+    ----------
+    exponent : float
+        Above 1 where there is no maximum. 1 is the paper's choice for the single-sample estimator (Sec. 4.2).
+    minimum : int
+        The first index.
+    maximum : int, optional
+        The last index. By default there is no end.
+    step : int
+        The distance of two indices.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import PowerLaw
+    >>> round(float(PowerLaw(exponent=1, maximum=2).log_pmf(1).exp()), 6)
+    0.666667
+    """
 
     exponent: float
     minimum: int = 1
@@ -42,7 +60,24 @@ class PowerLaw(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float, maximum: int | None = None, step: int = 1) -> PowerLaw:
-        """The member with this mean and the nearest standard deviation (the minimum is an integer)."""
+        """The member with a given mean and the nearest standard deviation. The minimum is an integer.
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation.
+        maximum : int, optional
+            The last index. By default there is no end.
+        step : int
+            The distance of two indices.
+
+        Returns
+        -------
+        PowerLaw
+            The distribution.
+        """
         check_wanted("PowerLaw", mean, std)
         infinite = 2.0 if maximum is None else 0.0  # the mean is finite only above this exponent
 

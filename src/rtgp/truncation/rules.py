@@ -21,7 +21,16 @@ from rtgp.errors import TruncationError
 
 @runtime_checkable
 class SurvivalRule(Protocol):
-    """A survival probability at every index, possibly depending on the path."""
+    """A survival probability at every index, which may depend on the path.
+
+    Every truncation distribution is one, and so is `ResidualDriven`.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import ResidualDriven, SurvivalRule, Uniform
+    >>> isinstance(Uniform(1, 4), SurvivalRule), isinstance(ResidualDriven(), SurvivalRule)
+    (True, True)
+    """
 
     @property
     def maximum(self) -> int | None:
@@ -29,10 +38,22 @@ class SurvivalRule(Protocol):
         ...
 
     def log_survival_given(self, j: int, path: Sequence[float]) -> float:
-        """The proposed log P(J >= j), for path = (proxy_0, ..., proxy_{j-1}); -inf past the end of the support.
+        """The proposed log P(J >= j).
 
-        proxy_i is the error proxy of the sum of i increments, proxy_0 that of the empty sum. The path must be read
-        only, and the answer may depend on nothing else, or the estimate is no longer unbiased.
+        The path must only be read, and the answer may depend on nothing else, or the estimate is no longer unbiased.
+
+        Parameters
+        ----------
+        j : int
+            The next index.
+        path : sequence of float
+            (proxy_0, ..., proxy_{j-1}). proxy_i is the error proxy of the sum of i increments, proxy_0 that of the
+            empty sum.
+
+        Returns
+        -------
+        float
+            -inf past the end of the support.
         """
         ...
 
@@ -61,6 +82,25 @@ class RunningSurvival:
 
 
 def survival_path(rule: SurvivalRule, path: Sequence[float]) -> list[float]:
-    """S_1, ..., S_H along a whole known path (proxy_0, ..., proxy_{H-1})."""
+    """S_1, ..., S_H along a path that is known as a whole.
+
+    Parameters
+    ----------
+    rule : SurvivalRule
+        The rule.
+    path : sequence of float
+        (proxy_0, ..., proxy_{H-1}), the error proxies of the sums.
+
+    Returns
+    -------
+    list of float
+        The survival probabilities, never rising.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import ResidualDriven, survival_path
+    >>> [round(s, 3) for s in survival_path(ResidualDriven(tau=0.1), [1.0, 0.2, 0.05, 0.08, 0.01])]
+    [1.0, 1.0, 0.5, 0.5, 0.1]
+    """
     running = RunningSurvival(rule)
     return [math.exp(running.next(proxy)) for proxy in path]

@@ -13,34 +13,87 @@ _NO_PROXY = 1.0  # before the first increment, and for series that have no measu
 
 @runtime_checkable
 class RandomAccessSeries(Protocol):
-    """A series whose terms can be made each by itself."""
+    """A series each of whose terms can be made by itself.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import RandomAccessSeries
+    >>> class Halves:
+    ...     length = 10
+    ...     def term(self, j):
+    ...         return 0.5**j
+    >>> isinstance(Halves(), RandomAccessSeries)
+    True
+    """
 
     @property
     def length(self) -> int | None:
-        """The number of terms; None: no end."""
+        """The number of terms; None for a series without end."""
         ...
 
     def term(self, j: int) -> Any:
-        """Delta_j, j = 1, 2, ...: anything with + and * float."""
+        """Delta_j.
+
+        Parameters
+        ----------
+        j : int
+            The index, from 1.
+
+        Returns
+        -------
+        object
+            Anything with + and * float.
+        """
         ...
 
 
 @runtime_checkable
 class SparseSeries(RandomAccessSeries, Protocol):
-    """A random-access series that is zero but at known indices (a ladder of rungs, for instance)."""
+    """A random-access series that is zero but at known indices, such as a ladder of rungs.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import SparseSeries
+    >>> class Rungs:
+    ...     length, indices = 100, range(10, 101, 10)
+    ...     def term(self, j):
+    ...         return 1.0 / j
+    >>> isinstance(Rungs(), SparseSeries)
+    True
+    """
 
     @property
     def indices(self) -> range:
-        """The j that carry a term; `term` is never called elsewhere."""
+        """The j that carry a term. `term` is never called elsewhere."""
         ...
 
 
 def estimate(series: Iterable[tuple[Any, float]] | RandomAccessSeries, weighting: Weighting) -> tuple[Any, ...]:
-    """One estimate of the full sum per draw.
+    """An estimate of a full sum, from few of its terms.
 
-    `series` is either sequential, an iterable of (increment, error proxy after it; 1.0 if there is none), which is
-    not advanced past the longest draw, or random-access: then only terms of nonzero weight are made. A draw that
-    meets no term is 0.0.
+    Parameters
+    ----------
+    series : iterable or RandomAccessSeries
+        An iterable of (increment, error proxy after it; 1.0 if there is none), which is not advanced past the longest
+        draw. Or a random-access series, of which only terms of nonzero weight are made.
+    weighting : Weighting
+        The weights of the terms.
+
+    Returns
+    -------
+    tuple
+        One estimate per draw. A draw that meets no term is 0.0.
+
+    Examples
+    --------
+    The mean over many draws is the sum, which is 1:
+
+    >>> import torch
+    >>> from rtgp.truncation import Geometric, estimate, russian_roulette
+    >>> series = [(0.5**j, 1.0) for j in range(1, 30)]
+    >>> draws = estimate(series, russian_roulette(Geometric(0.25), 4000, torch.Generator().manual_seed(0)))
+    >>> abs(sum(draws) / len(draws) - 1.0) < 0.05
+    True
     """
     if isinstance(series, RandomAccessSeries):
         return _random_access(series, weighting)

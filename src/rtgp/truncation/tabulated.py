@@ -20,7 +20,19 @@ _TINY = 1e-300  # a survival that underflows would end the support before `maxim
 
 @dataclass(frozen=True)
 class Tabulated(TruncationDistribution):
-    """P(J >= j) = survival[j - 1], with 1 = S_1 >= S_2 >= ... > 0; the support ends with the table."""
+    """Any law, given by its survival probabilities; the support ends with the table.
+
+    Parameters
+    ----------
+    survival : sequence of float
+        P(J >= j) = survival[j - 1], with 1 = S_1 >= S_2 >= ... > 0.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Tabulated
+    >>> Tabulated([1.0, 0.5, 0.25]).mean
+    1.75
+    """
 
     survival: Sequence[float]
     maximum: int = field(init=False, repr=False, compare=False)
@@ -37,7 +49,22 @@ class Tabulated(TruncationDistribution):
 
     @classmethod
     def from_moments(cls, mean: float, std: float, maximum: int) -> Tabulated:
-        """The law of largest entropy on 1, ..., maximum with these moments: P(j) proportional to exp(a j + b j^2)."""
+        """The law of largest entropy with given moments: P(j) proportional to exp(a j + b j^2).
+
+        Parameters
+        ----------
+        mean : float
+            The wanted mean.
+        std : float
+            The wanted standard deviation.
+        maximum : int
+            The support is 1, ..., maximum.
+
+        Returns
+        -------
+        Tabulated
+            The distribution.
+        """
         check_wanted("Tabulated", mean, std)
         check_integer("Tabulated", "maximum", maximum)
         log_pmf = _largest_entropy(mean, std, maximum)

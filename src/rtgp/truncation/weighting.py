@@ -27,26 +27,85 @@ from rtgp.truncation.rules import RunningSurvival, SurvivalRule
 
 
 class Weighting(Protocol):
-    """The weights of one run."""
+    """The weights of one run, with mean one in every term unless they are those of `fixed`.
+
+    Attributes
+    ----------
+    draws : int
+        Weights per increment.
+    truncations : tuple of int
+        J of each draw, so far.
+    survival : list of float
+        The probability that each increment was weighted by, so far.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Uniform, russian_roulette
+    >>> weighting = russian_roulette(Uniform(1, 2), uniforms=[0.4])
+    >>> weighting.next(1.0), weighting.next(0.5), weighting.next(0.0)
+    ((1.0,), (2.0,), None)
+    >>> weighting.truncations
+    (2,)
+    """
 
     draws: int  # weights per increment
     truncations: tuple[int, ...]  # J of each draw, so far
     survival: list[float]  # the probability each increment was weighted by, so far
 
     def next(self, proxy: float) -> tuple[float, ...] | None:
-        """The weights of the next increment, given the error proxy of the sum so far; None: every draw has ended."""
+        """The weights of the next increment.
+
+        Parameters
+        ----------
+        proxy : float
+            The error proxy of the sum so far.
+
+        Returns
+        -------
+        tuple of float or None
+            One weight per draw. None: every draw has ended.
+        """
         ...
 
     def require_support(self, length: int, indices: range | None = None) -> None:
-        """Raise TruncationError if a series of `length` terms would be biased.
+        """Raise an error if a series would be biased.
 
-        `indices`: the j that carry a term, where the other terms are known to be zero; None: all of 1, ..., length.
+        Parameters
+        ----------
+        length : int
+            The number of terms.
+        indices : range, optional
+            The j that carry a term, where the other terms are known to be zero. By default all.
+
+        Raises
+        ------
+        TruncationError
+            If a term can never be reached.
         """
         ...
 
 
 def fixed(m: int | None, draws: int = 1) -> Weighting:
-    """Weight 1 up to m, 0 beyond: the biased baseline. m = None: to the end of the series, which must have one."""
+    """Weight 1 up to m, 0 beyond: the biased baseline.
+
+    Parameters
+    ----------
+    m : int or None
+        The truncation. None: to the end of the series, which must have one.
+    draws : int
+        How many.
+
+    Returns
+    -------
+    Weighting
+        The weights of one run.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import estimate, fixed
+    >>> estimate([(0.5, 1.0), (0.25, 1.0), (0.125, 1.0)], fixed(2))
+    (0.75,)
+    """
     return _Fixed(m, draws)
 
 
@@ -56,16 +115,63 @@ def russian_roulette(
     generator: torch.Generator | None = None,
     uniforms: Sequence[float] | None = None,
 ) -> Weighting:
-    """Independent roulettes that share one run. `uniforms`, one per draw in (0, 1], replace the random numbers."""
+    """Independent roulettes that share one run.
+
+    Parameters
+    ----------
+    rule : SurvivalRule
+        The survival probability.
+    draws : int
+        How many.
+    generator : torch.Generator, optional
+        The source of random numbers. By default torch's own generator.
+    uniforms : sequence of float, optional
+        Numbers in (0, 1], one per draw, in place of random ones.
+
+    Returns
+    -------
+    Weighting
+        The weights of one run.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Uniform, estimate, russian_roulette
+    >>> estimate([(0.5, 1.0), (0.25, 1.0)], russian_roulette(Uniform(1, 2), draws=2, uniforms=[0.9, 0.1]))
+    (0.5, 1.0)
+    """
     return _Roulette(rule, _drawn("russian_roulette", draws, generator, uniforms), draws)
 
 
 def coupled_pair(
     rule: SurvivalRule, generator: torch.Generator | None = None, uniforms: Sequence[float] | None = None
 ) -> Weighting:
-    """Three draws: (first, second, longest), with J_longest = max(J_first, J_second).
+    """Three draws of one run: two independent ones, and the longer of the two.
 
-    `rule` gives the survival M of the longest. The first two are independent, of survival S with 1 - (1 - S)^2 = M.
+    All three are unbiased. `rule` gives the survival M of the longest. The first two have the survival S with
+    1 - (1 - S)^2 = M.
+
+    Parameters
+    ----------
+    rule : SurvivalRule
+        The survival probability of the longest.
+    generator : torch.Generator, optional
+        The source of random numbers. By default torch's own generator.
+    uniforms : sequence of float, optional
+        Two numbers in (0, 1] in place of random ones.
+
+    Returns
+    -------
+    Weighting
+        The weights of (first, second, longest).
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Uniform, coupled_pair, estimate
+    >>> weighting = coupled_pair(Uniform(1, 2), uniforms=[0.9, 0.1])
+    >>> [round(value, 3) for value in estimate([(0.5, 1.0), (0.25, 1.0)], weighting)]
+    [0.5, 1.354, 1.0]
+    >>> weighting.truncations
+    (1, 2, 2)
     """
     return _CoupledPair(rule, _drawn("coupled_pair", 2, generator, uniforms), draws=3)
 
@@ -76,7 +182,30 @@ def single_sample(
     generator: torch.Generator | None = None,
     uniforms: Sequence[float] | None = None,
 ) -> SingleSample:
-    """Each draw keeps one increment only, J, which is known in advance as `.truncations`."""
+    """Each draw keeps one increment only, J, which is known in advance.
+
+    Parameters
+    ----------
+    distribution : TruncationDistribution
+        The law of J. A rule that follows the path has no P(J = j) in advance.
+    draws : int
+        How many.
+    generator : torch.Generator, optional
+        The source of random numbers. By default torch's own generator.
+    uniforms : sequence of float, optional
+        Numbers in (0, 1], one per draw, in place of random ones.
+
+    Returns
+    -------
+    Weighting
+        The weights of one run; its `truncations` are the J.
+
+    Examples
+    --------
+    >>> from rtgp.truncation import Uniform, estimate, single_sample
+    >>> estimate([(0.5, 1.0), (0.25, 1.0)], single_sample(Uniform(1, 2), uniforms=[0.1]))
+    (0.5,)
+    """
     if not isinstance(distribution, TruncationDistribution):
         expected = "a truncation distribution (a rule that follows the path has no P(J = j) in advance)"
         reject("single_sample", "distribution", expected, distribution)
@@ -181,7 +310,18 @@ class SingleSample:
         return self.weights(j)
 
     def weights(self, j: int) -> tuple[float, ...]:
-        """The weights of increment j."""
+        """The weights of one increment.
+
+        Parameters
+        ----------
+        j : int
+            Its index.
+
+        Returns
+        -------
+        tuple of float
+            One weight per draw.
+        """
         probability = math.exp(float(self._distribution.log_pmf(j)))
         if probability == 0:
             raise _gap(self._distribution, j)
