@@ -88,8 +88,11 @@ def _between_tasks(likelihood: MultitaskGaussianLikelihood, dist: MultitaskMulti
     between: Tensor = likelihood.task_noise_covar
     if likelihood.has_global_noise:
         return Noise(likelihood.noise, between)
-    least = torch.linalg.eigvalsh(between.detach()).amin(-1)
-    if not bool((least > 0).all()):
+    eigenvalues = torch.linalg.eigvalsh(between.detach())  # ascending
+    least = eigenvalues[..., 0]
+    # An eigenvalue of 0 comes out as rounding of the largest, of either sign.
+    rounding = likelihood.num_tasks * torch.finfo(between.dtype).eps * eigenvalues[..., -1]
+    if not bool((least > rounding).all()):
         raise InputError(
             "Expected noise between tasks of full rank where there is no global noise. Got a task_noise_covar with "
             f"eigenvalues from {float(least.min()):.2g}: take has_global_noise=True, or rank=num_tasks."
