@@ -212,16 +212,18 @@ def minimise(
     from scipy.optimize import minimize
 
     taken, last, settings = 0, start, surface.settings
+    met: RTGPError | None = None  # on the way to the last accepted point
 
     def count(x: Array) -> None:
-        nonlocal taken, last
+        nonlocal taken, last, met
         taken += 1
         if not np.array_equal(x, last):  # SciPy may report that it stayed where it was
-            surface.failure = None
+            met, surface.failure = surface.failure, None
         last = x.copy()
         accepted(x)
 
     for _ in range(1 + settings.restarts):
+        met = surface.failure = None
         options = {
             "maxiter": steps - taken,
             "maxfun": settings.evaluations_per_step * steps,
@@ -237,6 +239,8 @@ def minimise(
             surface.move_to(last)
             return FitStatus.LIMIT, f"a further step fails. {error}"
         start = found.x
+        # A step that an obstacle has cut short is small without an end being near.
+        surface.failure = surface.failure or met
         # 1: the steps are used up; 2: the line search failed. After a failed evaluation 0 is no convergence either.
         if found.status == 1 or (found.status == 0 and surface.failure is None) or taken >= steps:
             break
