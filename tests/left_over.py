@@ -27,12 +27,12 @@ def left_over(call: Callable[[], object], *errors: type[BaseException]) -> list[
     each holds itself by a hook (`rtgp.ownership`).
     """
     gc.collect()
-    before = {id(found): found for found in gc.get_objects() if _is_ours(found)}
+    gc.freeze()  # what is there already is not among the objects that the collector tells
     gc.disable()
     try:
         with suppress(*errors):
             call()
-        new = [found for found in gc.get_objects() if _is_ours(found) and before.get(id(found)) is not found]
+        new = [found for found in gc.get_objects() if _is_ours(found)]
         held = {id(tensor) for module in _gpytorch_modules() for tensor in _tensors(module)}
     finally:
         gc.enable()
