@@ -28,11 +28,11 @@ import torch
 from bench_time_to_optimum import exact_objective, load, new_model, seconds_to
 
 import rtgp
-from rtgp.estimator.model import new_model as regression_model
-from rtgp.objectives.control_coefficients import by_cost
-from rtgp.objectives.protocol import EstimateStats
-from rtgp.training.problem import Problem
-from rtgp.training.switch import SwitchSettings
+from rtgp._estimator.model import new_model as regression_model
+from rtgp._objectives.control_coefficients import by_cost
+from rtgp._objectives.protocol import EstimateStats
+from rtgp.training._problem import Problem
+from rtgp.training._switch import SwitchSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 PARTS, PRECONDITIONERS = "ablation", "ablation_preconditioners"

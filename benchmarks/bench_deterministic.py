@@ -22,8 +22,8 @@ import record
 import torch
 
 import rtgp
-from rtgp.estimator.model import RegressionModel, named_kernel, new_model
-from rtgp.training.problem import Problem
+from rtgp._estimator.model import RegressionModel, named_kernel, new_model
+from rtgp.training._problem import Problem
 
 SETS = ("smooth", "linear", "categories", "waves", "bike")
 

@@ -40,7 +40,7 @@ class Model(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def train(name: str, method: rtgp.methods.Method, dtype: torch.dtype, device: str, seed: int, limit: int | None):
+def train(name: str, method: rtgp._methods.Method, dtype: torch.dtype, device: str, seed: int, limit: int | None):
     part = datasets.load(name).split(seed)[0]
     x = torch.tensor(part.X, dtype=dtype, device=device)[:limit]
     y = torch.tensor(part.y, dtype=dtype, device=device)[:limit]

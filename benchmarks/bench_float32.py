@@ -1,4 +1,4 @@
-"""What rounding K to float32 costs, beside what `rtgp.preconditioners.amplification` predicts: exact, by Cholesky.
+"""What rounding K to float32 costs, beside what `rtgp._preconditioners.amplification` predicts: exact, by Cholesky.
 
     RTGP_DATA=folder python benchmarks/bench_float32.py [--sets us-airports,kin40k] [--points 2500] [--predictions 100]
 
@@ -21,10 +21,10 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 import rtgp
-from rtgp.kernels import read_covariance
-from rtgp.kernels.sample_statistics import size_of_entries
-from rtgp.precision import PrecisionLimits, PrecisionSettings, felt_of_entries
-from rtgp.preconditioners.amplification import amplification, reach_of
+from rtgp._kernels import read_covariance
+from rtgp._kernels.sample_statistics import size_of_entries
+from rtgp._precision import PrecisionLimits, PrecisionSettings, felt_of_entries
+from rtgp._preconditioners.amplification import amplification, reach_of
 
 OUTPUTSCALE = 2.0
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "rbf": None}

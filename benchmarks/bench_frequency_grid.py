@@ -19,7 +19,7 @@ import torch
 from bench_time_to_optimum import Model
 
 import rtgp
-from rtgp.training.problem import Problem
+from rtgp.training._problem import Problem
 
 FIT, EXACT, CROSS, FULL = 1500, 4000, 12_000, 101_270
 FEATURES = (500, 1000, 2000)

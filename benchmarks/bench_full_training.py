@@ -24,8 +24,8 @@ import torch
 from bench_time_to_optimum import exact_objective, known_optimum, load, new_model, train
 
 import rtgp
-from rtgp.training.begin import start_from_subset
-from rtgp.training.problem import Problem
+from rtgp.training._begin import start_from_subset
+from rtgp.training._problem import Problem
 
 NAME = "full_training"
 SMALL = {"pol", "bike", "elevators"}

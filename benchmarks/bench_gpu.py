@@ -24,13 +24,13 @@ import record
 import torch
 
 import rtgp
-from rtgp.kernels.formulas import RBF
-from rtgp.operators.gpu.gradient import gradient
-from rtgp.operators.gpu.half import half_product, store
-from rtgp.operators.gpu.points import half_bytes, prepare
-from rtgp.operators.gpu.product import product, product_reference
-from rtgp.operators.gpu.settings import Tuning
-from rtgp.operators.gpu.symmetric import symmetric_product
+from rtgp._kernels.formulas import RBF
+from rtgp.operators._gpu.gradient import gradient
+from rtgp.operators._gpu.half import half_product, store
+from rtgp.operators._gpu.points import half_bytes, prepare
+from rtgp.operators._gpu.product import product, product_reference
+from rtgp.operators._gpu.settings import Tuning
+from rtgp.operators._gpu.symmetric import symmetric_product
 
 NAME = "gpu"
 EXPONENTIALS = 16  # per clock and multiprocessor (CUDA programming guide, compute capability 9.0)

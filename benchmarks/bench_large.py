@@ -33,11 +33,11 @@ import record
 import torch
 
 import rtgp
-from rtgp.kernels import read_kernel
+from rtgp._kernels import read_kernel
+from rtgp._provenance import provenance
 from rtgp.operators import NearOperator, TiledOperator
-from rtgp.operators.blocks import TILE_SIZES
-from rtgp.operators.near_plan import plan_of
-from rtgp.provenance import provenance
+from rtgp.operators._blocks import TILE_SIZES
+from rtgp.operators._near_plan import plan_of
 
 HERE = Path(__file__).resolve().parents[1]
 COLUMNS = 11  # right-hand sides of a run of RR-CG: the data and ten probes
@@ -74,7 +74,7 @@ else:
     mean, std = gp.predict(test.X, return_std=True)
 seconds = {"fit": fitted - begin, "predict": time.perf_counter() - fitted}
 if contender != "gpboost":
-    from rtgp.kernels import read_kernel
+    from rtgp._kernels import read_kernel
     from rtgp.operators import choose
     model = gp.model_
     form = read_kernel(model.covar_module, model.train_inputs[0])

@@ -26,8 +26,8 @@ from bench_ablation import exact_gradient
 from bench_time_to_optimum import load
 
 import rtgp
-from rtgp.estimator.model import new_model
-from rtgp.objectives.control_coefficients import by_cost
+from rtgp._estimator.model import new_model
+from rtgp._objectives.control_coefficients import by_cost
 
 HERE = Path(__file__).resolve().parents[1]
 FELT = 1e-8  # part of the largest information below which a hyperparameter has none
@@ -42,7 +42,10 @@ import json, sys, time, warnings
 warnings.simplefilter("ignore")
 import gpytorch, torch
 import rtgp
-from rtgp.training.problem import Problem
+try:
+    from rtgp.training._problem import Problem
+except ImportError:  # before modules were private by name
+    from rtgp.training.problem import Problem
 
 data = torch.load(sys.argv[1])
 x, y, nu = data["x"].float(), data["y"].float(), data["nu"]

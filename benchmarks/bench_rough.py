@@ -26,14 +26,14 @@ from bench_time_to_optimum import load
 
 import rtgp
 from reproduction.models import exact_objective
-from rtgp.estimator.model import RegressionModel, new_model
-from rtgp.objectives import EstimateSettings
-from rtgp.objectives.control_coefficients import CoefficientSettings
-from rtgp.preconditioners.nystroem_control import ControlSettings
-from rtgp.preconditioners.policy_settings import PolicySettings
-from rtgp.training.newton import NewtonSettings
-from rtgp.training.problem import Problem
-from rtgp.training.settings import TrainingSettings
+from rtgp._estimator.model import RegressionModel, new_model
+from rtgp._objectives import EstimateSettings
+from rtgp._objectives.control_coefficients import CoefficientSettings
+from rtgp._preconditioners.nystroem_control import ControlSettings
+from rtgp._preconditioners.policy_settings import PolicySettings
+from rtgp.training._newton import NewtonSettings
+from rtgp.training._problem import Problem
+from rtgp.training._settings import TrainingSettings
 
 SET, SPLIT, LIMIT, KERNEL = "kin40k", 10, 2500, "matern32"
 LEVELS = (1e-3, 1e-4, 1e-5, 1.1e-6)

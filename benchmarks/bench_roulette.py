@@ -32,7 +32,7 @@ from bench_time_to_optimum import exact_objective, load
 
 import rtgp
 from reproduction import models
-from rtgp.estimator.model import new_model
+from rtgp._estimator.model import new_model
 from rtgp.truncation import ResidualDriven
 
 STRONG = rtgp.PivotedCholesky()

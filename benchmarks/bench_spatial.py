@@ -23,7 +23,7 @@ import torch
 
 import rtgp
 from reproduction.models import exact_objective
-from rtgp.estimator.model import new_model
+from rtgp._estimator.model import new_model
 
 HERE = Path(__file__).resolve().parents[1]
 

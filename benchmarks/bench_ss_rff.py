@@ -25,12 +25,12 @@ import record
 import torch
 
 import rtgp
-from rtgp.kernels.spectral import components_of, draw_spectrum
-from rtgp.objectives import CholeskyObjective
-from rtgp.objectives.fourier_algebra import FourierSystem, exact_operations
-from rtgp.objectives.ladder import Ladder
-from rtgp.preconditioners.shape import Costs, Shape
-from rtgp.training.problem import Problem
+from rtgp._kernels.spectral import components_of, draw_spectrum
+from rtgp._objectives import CholeskyObjective
+from rtgp._objectives.fourier_algebra import FourierSystem, exact_operations
+from rtgp._objectives.ladder import Ladder
+from rtgp._preconditioners.shape import Costs, Shape
+from rtgp.training._problem import Problem
 
 N, SETS = 2000, ("pol", "kin40k", "elevators")
 FREQUENCY_DRAWS, MEASURED, DRAWS = 4, 12, 30

@@ -17,7 +17,7 @@ import torch
 
 import rtgp
 from reproduction.models import exact_objective
-from rtgp.estimator.model import GPYTORCH_START, new_model
+from rtgp._estimator.model import GPYTORCH_START, new_model
 
 STARTS = {"ln 2": GPYTORCH_START, "root of d": None}
 

@@ -1,4 +1,4 @@
-"""K @ V for a stored symmetric matrix and few columns on a CPU: why `operators/product.py` does what it does."""
+"""K @ V for a stored symmetric matrix and few columns on a CPU: why `operators/_product.py` does what it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import record
 import torch
 
-from rtgp.operators.product import stored_product
+from rtgp.operators._product import stored_product
 
 N = 9600
 COLUMNS = (1, 2, 4, 8, 11, 12, 16, 17, 24, 32, 48, 64)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from rtgp.kernels.formulas import MATERN, RBF
-from rtgp.operators.gpu.gradient import gradient, gradient_reference
-from rtgp.operators.gpu.half import half_product, store
-from rtgp.operators.gpu.points import prepare
-from rtgp.operators.gpu.product import product, product_reference
-from rtgp.operators.gpu.stored import stored_product
-from rtgp.operators.gpu.symmetric import symmetric_product
+from rtgp._kernels.formulas import MATERN, RBF
+from rtgp.operators._gpu.gradient import gradient, gradient_reference
+from rtgp.operators._gpu.half import half_product, store
+from rtgp.operators._gpu.points import prepare
+from rtgp.operators._gpu.product import product, product_reference
+from rtgp.operators._gpu.stored import stored_product
+from rtgp.operators._gpu.symmetric import symmetric_product
 
 
 def error(got: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rtgp._preconditioners.policy_settings import PolicySettings
 from rtgp.errors import SettingError
-from rtgp.operators.gpu.points import expanded_length
-from rtgp.preconditioners.policy_settings import PolicySettings
-from rtgp.training.newton import NewtonSettings
+from rtgp.operators._gpu.points import expanded_length
+from rtgp.training._newton import NewtonSettings
 
 _SINGLE, _DOUBLE = 4, 8  # bytes
 _VECTORS = 14  # (n, r) arrays of a run: solution, residual, direction, product, probes, their duals, what is gathered

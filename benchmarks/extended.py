@@ -6,7 +6,7 @@ import checkout  # noqa: F401
 import numpy as np
 
 from reproduction.models import twin_in_float64
-from rtgp.estimator.model import RegressionModel
+from rtgp._estimator.model import RegressionModel
 
 _BLOCK = 64
 _ROWS = 256  # at once: the rest of a row fits into the cache

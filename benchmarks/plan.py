@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from cost import MACHINES, Cost, Workload, cost, crossover
 
-from rtgp.cli.options import check_choice
-from rtgp.cli.terminal import command, show_pairs, show_table
+from rtgp._cli.options import check_choice
+from rtgp._cli.terminal import command, show_pairs, show_table
 from rtgp.errors import SettingError
 
 _NOTE = (

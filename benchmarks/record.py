@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from rtgp.provenance import provenance
+from rtgp._provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 COMMIT = "RTGP_COMMIT"  # names the commit where the code has been copied without its history

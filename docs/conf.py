@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from rtgp.provenance import __version__ as release  # noqa: E402, F401
+from rtgp._provenance import __version__ as release  # noqa: E402, F401
 
 project = "rtgp"
 author = "the rtgp developers"

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from reproduction import series
 from reproduction.statistics import slope
-from rtgp.estimator.model import RegressionModel
-from rtgp.kernels import read_kernel
-from rtgp.kernels.spectral import components_of, draw_spectrum
-from rtgp.objectives import Batch
-from rtgp.objectives.fourier_algebra import FourierSystem
-from rtgp.objectives.ladder import Ladder
-from rtgp.preconditioners import Identity
-from rtgp.solvers import Output, conjugate_gradients
+from rtgp._estimator.model import RegressionModel
+from rtgp._kernels import read_kernel
+from rtgp._kernels.spectral import components_of, draw_spectrum
+from rtgp._objectives import Batch
+from rtgp._objectives.fourier_algebra import FourierSystem
+from rtgp._objectives.ladder import Ladder
+from rtgp._preconditioners import Identity
+from rtgp._solvers import Output, conjugate_gradients
 from rtgp.truncation import TruncationDistribution, russian_roulette
 
 

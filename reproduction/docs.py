@@ -8,7 +8,7 @@ from pathlib import Path
 from reproduction.items import ITEMS
 from reproduction.rows import Results
 from reproduction.spec import Row, Size, Spec, Verdict, key_of
-from rtgp.report import Table
+from rtgp._report import Table
 
 INTRODUCTION = """\
 # The paper, rerun

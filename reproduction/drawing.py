@@ -1,7 +1,7 @@
 """What all figures share: one colour and marker for each method, and files in fixed colours.
 
-Figures are drawn in the marker colours of `rtgp.report.style`, which a page turns into its own. For a file of its own a
-figure is recoloured in the light palette.
+Figures are drawn in the marker colours of `rtgp._report.style`, which a page turns into its own. For a file of its own
+a figure is recoloured in the light palette.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from reproduction.methods import LABELS
-from rtgp.report.style import GRID, INK, MUTED, PAPER, SERIES, axes, figure, legend
+from rtgp._report.style import GRID, INK, MUTED, PAPER, SERIES, axes, figure, legend
 
 __all__ = ["EXACT", "axes", "color", "error_bars", "exact_line", "figure", "legend", "line", "save"]
 

@@ -15,14 +15,14 @@ import torch
 
 from reproduction import models
 from reproduction.spec import Row, Setting
-from rtgp.baselines import POE, SGGP, SVGP
+from rtgp._baselines import POE, SGGP, SVGP
+from rtgp._estimator import fitting
+from rtgp._estimator.model import GPYTORCH_START, RegressionModel, new_model
+from rtgp._report import Predictions, nll, rmse
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.estimator import fitting
-from rtgp.estimator.model import GPYTORCH_START, RegressionModel, new_model
 from rtgp.posterior import posterior
-from rtgp.report import Predictions, nll, rmse
 from rtgp.training import FitResult, fit
-from rtgp.training.start import part_of
+from rtgp.training._start import part_of
 
 LANCZOS_RANK = 100  # the paper's, for predictive variances: shown beside the exact ones
 _TIMED_STEPS = 14

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky, Method
-from rtgp.preconditioners import PivotedCholesky
+from rtgp._methods import CG, RFF, RRCG, SSRFF, Cholesky, Method
+from rtgp._preconditioners import PivotedCholesky
 from rtgp.truncation import ExponentialDecay
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from reproduction.spec import CellUnfinishedError, Setting
 from rtgp import datasets
+from rtgp._estimator.model import RegressionModel, new_model
+from rtgp._methods import Cholesky, Method
+from rtgp._mll import MarginalLogLikelihood
 from rtgp.errors import ApproximationWarning, RTGPError
-from rtgp.estimator.model import RegressionModel, new_model
-from rtgp.methods import Cholesky, Method
-from rtgp.mll import MarginalLogLikelihood
 from rtgp.training import FitResult, fit
-from rtgp.training.result import FitStatus
+from rtgp.training._result import FitStatus
 
 State = dict[str, Tensor]
 

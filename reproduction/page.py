@@ -11,10 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from reproduction.spec import Row, Size, Spec, Verdict
-from rtgp.report import Report, Table, versions
-from rtgp.report.page import Drawing, Section
-from rtgp.report.style import to_svg
-from rtgp.storage import write_text
+from rtgp._report import Report, Table, versions
+from rtgp._report.page import Drawing, Section
+from rtgp._report.style import to_svg
+from rtgp._storage import write_text
 
 HEAD = ("item", "checks", "verdict")  # the claims are sentences, and stand with their items
 
@@ -47,7 +47,7 @@ class Item:
 def write_page(path: Path, items: Sequence[Item], size: Size, command: str) -> Path:
     """Write the page as `path`; it appears there whole or not at all."""
     environment = Environment(
-        loader=PackageLoader("rtgp.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("rtgp._report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     words = {
         "quick": "Quick versions: a few hundred points, the same claims.",

@@ -15,8 +15,8 @@ from reproduction.drawing import axes, figure, legend, line
 from reproduction.methods import LABELS
 from reproduction.spec import Cell, Row, Setting, Spec
 from reproduction.statistics import column, values, where
-from rtgp.estimator.model import GPYTORCH_START, new_model
-from rtgp.report import Table
+from rtgp._estimator.model import GPYTORCH_START, new_model
+from rtgp._report import Table
 
 SETS = {"pol": "PoleTele", "bike": "Bike", "elevators": "Elevators", "kin40k": "Kin40K", "protein": "Protein"}
 SETS |= {"keggdirected": "KEGG", "keggundirected": "KEGGU", "3droad": "3DRoad", "precipitation": "Precipitation"}

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reproduction.spec import Cell, Row, Value, key_of
-from rtgp.provenance import COLUMNS, provenance
-from rtgp.storage import write_text
+from rtgp._provenance import COLUMNS, provenance
+from rtgp._storage import write_text
 
 
 class Results:

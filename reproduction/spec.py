@@ -17,8 +17,8 @@ from typing import ClassVar, Literal
 from matplotlib.figure import Figure
 
 from reproduction.methods import METHODS, Factory
+from rtgp._report import Table
 from rtgp.errors import RTGPError
-from rtgp.report import Table
 
 Value = str | int | float
 Cell = Mapping[str, Value]  # plain settings: set, method, split, n, ...
@@ -115,7 +115,7 @@ class Spec(ABC):
 
     @abstractmethod
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Figures by file name, in the colours of rtgp.report.style."""
+        """Figures by file name, in the colours of rtgp._report.style."""
 
     @abstractmethod
     def judge(self, rows: Sequence[Row]) -> Verdict:

@@ -24,7 +24,7 @@ def left_over(call: Callable[[], object], *errors: type[BaseException]) -> list[
     """Objects of rtgp and large tensors that are still there after a call, which may end in one of the errors.
 
     Left out, with the parameters, buffers and data that they hold, are GPyTorch's own modules, and so a user's model:
-    each holds itself by a hook (`rtgp.ownership`).
+    each holds itself by a hook (`rtgp._ownership`).
     """
     gc.collect()
     gc.freeze()  # what is there already is not among the objects that the collector tells

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import rtgp
 from rtgp import datasets
-from rtgp.objectives import KrylovObjective
-from rtgp.precision import PrecisionSettings
+from rtgp._objectives import KrylovObjective
+from rtgp._precision import PrecisionSettings
 
 
 class Regression(gpytorch.models.ExactGP):

@@ -14,7 +14,7 @@ import rtgp
 from gp_models import Model
 from left_over import OnPurposeError
 from rtgp.errors import InputError, SettingError
-from rtgp.training.history import Row
+from rtgp.training._history import Row
 
 METHODS = ("rr-cg", "cholesky", "cg", "rff", "svgp", "ss-rff", "poe", "sggp")
 KERNELS = ("rbf", "matern32", "matern52")

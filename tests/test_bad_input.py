@@ -21,6 +21,7 @@ from linear_operator.utils.errors import NotPSDError
 
 import rtgp
 from gp_models import Model, airports, estimated, gradients, make
+from rtgp._objectives import CholeskyObjective, KrylovObjective
 from rtgp.errors import (
     InputError,
     NotPositiveDefiniteError,
@@ -29,7 +30,6 @@ from rtgp.errors import (
     SettingError,
     UnsupportedModelError,
 )
-from rtgp.objectives import CholeskyObjective, KrylovObjective
 
 N = 30
 X, Y = airports(N)

@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 
 from rtgp import datasets
+from rtgp._extras import needs
+from rtgp._report import Report, render
 from rtgp.errors import NotInstalledError, RTGPError
-from rtgp.extras import needs
-from rtgp.report import Report, render
 from waiting import PATIENCE
 
 PACKAGES = {"report": ("jinja2", "markupsafe", "matplotlib", "PIL"), "data": ("airportsdata", "pyarrow"),
             "botorch": ("botorch",)}  # fmt: skip
-DRAWING = {"rtgp.report.figures", "rtgp.report.page", "rtgp.report.picture", "rtgp.report.prediction_plots",
-           "rtgp.report.style", "rtgp.report.training_plots", "rtgp.botorch"}  # fmt: skip
+DRAWING = {"rtgp._report.figures", "rtgp._report.page", "rtgp._report.picture", "rtgp._report.prediction_plots",
+           "rtgp._report.style", "rtgp._report.training_plots", "rtgp.botorch"}  # fmt: skip
 # Python takes a module that is None in sys.modules for one that is not there.
 _WITHOUT = "import sys\nfor name in {names!r}: sys.modules[name] = None\n"
-_COMMAND = "from rtgp.cli import main\nsys.argv = ['rtgp', *{arguments!r}]\nmain()\n"
+_COMMAND = "from rtgp._cli import main\nsys.argv = ['rtgp', *{arguments!r}]\nmain()\n"
 _IMPORT_ALL = """
 import importlib, pkgutil, rtgp
 for one in pkgutil.walk_packages(rtgp.__path__, "rtgp."):
@@ -30,7 +30,7 @@ for one in pkgutil.walk_packages(rtgp.__path__, "rtgp."):
 print("done")
 """
 # These import Triton, which comes with torch where it serves.
-TRITON = ("rtgp.operators.gpu.", "rtgp.solvers.recordings", "rtgp.solvers.fused_iter")
+TRITON = ("rtgp.operators._gpu.", "rtgp._solvers.recordings", "rtgp._solvers.fused_iter")
 
 
 def program(text: str, folder: Path) -> subprocess.CompletedProcess[str]:

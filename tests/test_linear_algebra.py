@@ -15,8 +15,8 @@ from linear_operator.operators import AddedDiagLinearOperator, DenseLinearOperat
 from torch import Tensor
 
 import rtgp
+from rtgp._estimators.probes import random_signs
 from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError, TruncationError
-from rtgp.estimators.probes import random_signs
 from rtgp.truncation import (
     ExponentialDecay,
     Fixed,
@@ -61,12 +61,12 @@ PRECONDITIONERS = {
 
 
 class Enumeration:
-    """Stands in for `russian_roulette` inside rtgp.linear_algebra: hands out chosen uniforms, records survivals."""
+    """Stands in for `russian_roulette` inside rtgp._linear_algebra: hands out chosen uniforms, records survivals."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.uniforms: list[float] = []
         self.weightings: list = []
-        monkeypatch.setattr("rtgp.linear_algebra.russian_roulette", self._start)
+        monkeypatch.setattr("rtgp._linear_algebra.russian_roulette", self._start)
 
     def _start(self, rule, draws, generator):
         weighting = russian_roulette(rule, draws, uniforms=[self.uniforms[len(self.weightings)]])
@@ -171,7 +171,7 @@ class TestLogdetIsUnbiased:
         n = 6
         matrix = spd(n)
         signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=n)), dtype=torch.float64).T  # (n, 2^n)
-        monkeypatch.setattr("rtgp.estimators.probes.random_signs", lambda *_: signs)
+        monkeypatch.setattr("rtgp._estimators.probes.random_signs", lambda *_: signs)
         settings = PRECONDITIONERS[preconditioner]
         if settings is not None:
             settings = rtgp.PivotedCholesky(2, settings.pivoting)
@@ -214,7 +214,7 @@ class TestMonteCarlo:
         assert abs(float(z_scores(values, torch.logdet(A)))) < 4
 
     def test_plain_truncation_fails_the_same_test(self, monkeypatch):
-        monkeypatch.setattr("rtgp.linear_algebra.russian_roulette", lambda *_: rtgp.truncation.fixed(6))
+        monkeypatch.setattr("rtgp._linear_algebra.russian_roulette", lambda *_: rtgp.truncation.fixed(6))
         generator, b = torch.Generator().manual_seed(0), vector(N)
         values = torch.stack([rtgp.logdet(A, generator=generator, probes=4) for _ in range(400)])
         assert float(z_scores(values, torch.logdet(A))) > 10  # upwards: Theorem 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from rtgp.markup import ends, pairs, table, text
+from rtgp._markup import ends, pairs, table, text
 
 HOSTILE = '<script>alert("x")</script> & more'
 

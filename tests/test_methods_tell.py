@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import rtgp
-from rtgp.methods import METHODS
+from rtgp._methods import METHODS
 
 SOURCE = Path(rtgp.__file__).parent
 REPRODUCTION = Path(__file__).parents[1] / "reproduction"
-OWN = {"methods/facts.py", "methods/likelihoods.py", "methods/names.py", "methods/vecchia.py"}
-OWN |= {"baselines/__init__.py", "baselines/poe/settings.py", "baselines/sggp.py", "baselines/svgp/settings.py"}
+OWN = {"_methods/facts.py", "_methods/likelihoods.py", "_methods/names.py", "_methods/vecchia.py"}
+OWN |= {"_baselines/__init__.py", "_baselines/poe/settings.py", "_baselines/sggp.py", "_baselines/svgp/settings.py"}
 CLASSES = {kind.__name__ for kind in METHODS.values()} | {"Method", "AnyMethod"}
 
 
@@ -75,7 +75,7 @@ def test_nobody_else_asks() -> None:
     known = frozenset().union(*(aliases(tree) for tree in trees.values()))
     asking = {name: list(questions(tree, known)) for name, tree in trees.items() if name not in OWN}
     assert not {name: lines for name, lines in asking.items() if lines}, (
-        "add a fact to rtgp.methods.facts.AnyMethod instead"
+        "add a fact to rtgp._methods.facts.AnyMethod instead"
     )
 
 

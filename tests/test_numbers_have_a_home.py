@@ -17,16 +17,16 @@ import torch
 
 import rtgp
 from gp_models import airports, make
-from rtgp.diagnostics.settings import DiagnosisSettings
-from rtgp.objectives import CholeskySettings, EstimateSettings, LadderSettings
-from rtgp.objectives.control_coefficients import CoefficientSettings
-from rtgp.persistence.description import describe_settings, make_settings
-from rtgp.posterior.settings import PredictionSettings
-from rtgp.preconditioners.policy_settings import PolicySettings
-from rtgp.training.settings import TrainingSettings
+from rtgp._objectives import CholeskySettings, EstimateSettings, LadderSettings
+from rtgp._objectives.control_coefficients import CoefficientSettings
+from rtgp._persistence.description import describe_settings, make_settings
+from rtgp._preconditioners.policy_settings import PolicySettings
+from rtgp.diagnostics._settings import DiagnosisSettings
+from rtgp.posterior._settings import PredictionSettings
+from rtgp.training._settings import TrainingSettings
 
 SOURCE = Path(rtgp.__file__).parent
-ROOMS = ("baselines", "training", "objectives", "preconditioners", "posterior")
+ROOMS = ("_baselines", "training", "_objectives", "_preconditioners", "posterior")
 
 FILE = "what is read from files and written to them"
 TILE = "the size of a piece of work, which changes no result"
@@ -35,30 +35,30 @@ DEFAULT = "what a public argument means that says nothing"
 PAPER = "the paper's, where a public argument says nothing"
 MAY_STAY = {
     FILE: {
-        "training/checkpoint.py": {"FORMAT", "_KEPT", "_PATIENCE", "_LARGEST_JSON"},
-        "training/history.py": {"LARGEST"},
-        "objectives/term_sizes.py": {"_MOST_CALLS"},
-        "objectives/control_coefficients.py": {"_ROUNDING"},
-        "preconditioners/low_rank.py": {"_ORTHONORMAL"},
+        "training/_checkpoint.py": {"FORMAT", "_KEPT", "_PATIENCE", "_LARGEST_JSON"},
+        "training/_history.py": {"LARGEST"},
+        "_objectives/term_sizes.py": {"_MOST_CALLS"},
+        "_objectives/control_coefficients.py": {"_ROUNDING"},
+        "_preconditioners/low_rank.py": {"_ORTHONORMAL"},
     },
     TILE: {
-        "baselines/svgp/training.py": {"_CHUNK"},
-        "objectives/fourier_algebra.py": {"_BLOCK", "_KEPT"},
-        "preconditioners/nystroem_control.py": {"_ENTRIES", "_ENTRIES_ON_CARD"},
-        "posterior/paths.py": {"_NUMBERS"},
-        "posterior/prior.py": {"_SLAB_BYTES", "_SLAB_POINTS"},
-        "posterior/solver.py": {"_ARRAYS", "_BYTES", "_BLOCK", "_COLUMNS"},
-        "posterior/tape.py": {"_BLOCK", "_KEPT"},
-        "baselines/svgp/posterior.py": {"_BYTES"},
+        "_baselines/svgp/training.py": {"_CHUNK"},
+        "_objectives/fourier_algebra.py": {"_BLOCK", "_KEPT"},
+        "_preconditioners/nystroem_control.py": {"_ENTRIES", "_ENTRIES_ON_CARD"},
+        "posterior/_paths.py": {"_NUMBERS"},
+        "posterior/_prior.py": {"_SLAB_BYTES", "_SLAB_POINTS"},
+        "posterior/_solver.py": {"_ARRAYS", "_BYTES", "_BLOCK", "_COLUMNS"},
+        "posterior/_tape.py": {"_BLOCK", "_KEPT"},
+        "_baselines/svgp/posterior.py": {"_BYTES"},
     },
     ROUNDING: {
-        "objectives/reading.py": {"_SAME"},
-        "preconditioners/pivoted_cholesky.py": {"_ROUNDING"},
-        "baselines/poe/posterior.py": {"_LEAST"},
-        "baselines/svgp/model.py": {"JITTER"},
+        "_objectives/reading.py": {"_SAME"},
+        "_preconditioners/pivoted_cholesky.py": {"_ROUNDING"},
+        "_baselines/poe/posterior.py": {"_LEAST"},
+        "_baselines/svgp/model.py": {"JITTER"},
     },
-    DEFAULT: {"baselines/poe/settings.py": {"EXPERT_SIZE"}, "baselines/svgp/settings.py": {"INDUCING"}},
-    PAPER: {"objectives/fourier.py": {"DEFAULT_FEATURES"}, "baselines/sggp.py": {"NEIGHBOURS"}},
+    DEFAULT: {"_baselines/poe/settings.py": {"EXPERT_SIZE"}, "_baselines/svgp/settings.py": {"INDUCING"}},
+    PAPER: {"_objectives/fourier.py": {"DEFAULT_FEATURES"}, "_baselines/sggp.py": {"NEIGHBOURS"}},
 }
 ALLOWED = {(file, name) for files in MAY_STAY.values() for file, names in files.items() for name in names}
 
@@ -114,6 +114,7 @@ def _name(node: ast.Name | ast.Attribute) -> str:
 
 def _trees() -> dict[str, ast.Module]:
     files = [path for room in ROOMS for path in sorted((SOURCE / room).rglob("*.py"))]
+    assert {path.relative_to(SOURCE).parts[0] for path in files} == set(ROOMS)
     return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in files}
 
 

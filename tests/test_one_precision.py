@@ -1,4 +1,4 @@
-"""Only `precision.py` warns of a precision or takes a kernel to another: by the syntax tree of every other file."""
+"""Only `_precision.py` warns of a precision or takes a kernel to another: by the syntax tree of every other file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import rtgp
 
 SOURCE = Path(rtgp.__file__).parent
 REPRODUCTION = Path(__file__).parents[1] / "reproduction"
-DECIDES = "precision.py"
+DECIDES = "_precision.py"
 NAMES_THE_WARNING = {DECIDES, "errors.py"}
 TAKES_A_KERNEL_OVER = {DECIDES}
 

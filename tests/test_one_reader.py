@@ -1,4 +1,4 @@
-"""Only `objectives/reading.py`, with the files it is made of, touches the parts of a user's model: by the syntax tree
+"""Only `_objectives/reading.py`, with the files it is made of, touches the parts of a user's model: by the syntax tree
 of every other file."""
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from pathlib import Path
 import rtgp
 
 SOURCE = Path(rtgp.__file__).parent
-READER = "objectives/reading.py"
-ITS_FILES = {f"objectives/reading_{matter}.py" for matter in ("inputs", "noise", "rows")}
+READER = "_objectives/reading.py"
+ITS_FILES = {f"_objectives/reading_{matter}.py" for matter in ("inputs", "noise", "rows")}
 PARTS = {"covar_module", "mean_module", "train_inputs", "train_targets", "noise_covar", "second_noise", "raw_noise"}
 
 # Models that are our own, made and described by us.
 EXCEPTIONS = {
-    "estimator/model.py": "makes the model of GPRegressor",
-    "estimator/fitting.py": "hands the parts of GPRegressor's own model to SVGP's",
-    "baselines/poe/model.py": "the class of POE's model",
-    "baselines/svgp/model.py": "the class of SVGP's model",
-    "baselines/svgp/training.py": "trains SVGP's own model",
-    "baselines/svgp/posterior.py": "predicts from SVGP's own model",
-    "diagnostics/subject.py": "makes the model that is diagnosed where bare data are given",
-    "estimator/saving.py": "saves the kernel of GPRegressor's own model",
-    "estimator/regressor.py": "shows the kernel of its own model",
+    "_estimator/model.py": "makes the model of GPRegressor",
+    "_estimator/fitting.py": "hands the parts of GPRegressor's own model to SVGP's",
+    "_baselines/poe/model.py": "the class of POE's model",
+    "_baselines/svgp/model.py": "the class of SVGP's model",
+    "_baselines/svgp/training.py": "trains SVGP's own model",
+    "_baselines/svgp/posterior.py": "predicts from SVGP's own model",
+    "diagnostics/_subject.py": "makes the model that is diagnosed where bare data are given",
+    "_estimator/saving.py": "saves the kernel of GPRegressor's own model",
+    "_estimator/regressor.py": "shows the kernel of its own model",
 }
 
 

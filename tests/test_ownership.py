@@ -20,12 +20,12 @@ from torch import Tensor
 import rtgp
 from gp_models import Model
 from left_over import OnPurposeError, left_over
+from rtgp._memory import enough_memory
+from rtgp._objectives import KrylovObjective
+from rtgp._ownership import without_cycles, without_frames
 from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError
-from rtgp.memory import enough_memory
-from rtgp.objectives import KrylovObjective
-from rtgp.ownership import without_cycles, without_frames
-from rtgp.training.history import Row
-from rtgp.training.problem import Problem
+from rtgp.training._history import Row
+from rtgp.training._problem import Problem
 from solvers import plain_recurrence
 from solvers.test_recording import Counting, with_recorder
 
@@ -222,7 +222,7 @@ def test_a_fit_releases_what_a_card_has_recorded(
 
     error = None
     method = rtgp.RRCG(preconditioner=None, probe_kind="rademacher", operator="dense")
-    monkeypatch.setattr("rtgp.solvers.cg._CHUNK", {"cpu": 4})
+    monkeypatch.setattr("rtgp._solvers.cg._CHUNK", {"cpu": 4})
     try:
         fit(60, method, callback=watch)
     except (OnPurposeError, KeyboardInterrupt) as caught:

@@ -15,9 +15,8 @@ import rtgp
 from gp_models import airports, make
 from models import Judged, Regression
 from rtgp import GPRegressor
-from rtgp.baselines.svgp.training import _Descent
-from rtgp.errors import ConvergenceError, InputError, NotPositiveDefiniteError, PrecisionWarning
-from rtgp.precision import (
+from rtgp._baselines.svgp.training import _Descent
+from rtgp._precision import (
     SILENT,
     Notices,
     Precision,
@@ -31,8 +30,9 @@ from rtgp.precision import (
     decide_factor,
     decide_prediction,
 )
+from rtgp.errors import ConvergenceError, InputError, NotPositiveDefiniteError, PrecisionWarning
 from rtgp.training import fit
-from rtgp.training.problem import Problem
+from rtgp.training._problem import Problem
 
 BELOW, ABOVE = 0.999, 1.001  # times a limit
 SINGLE, DOUBLE = torch.float32, torch.float64

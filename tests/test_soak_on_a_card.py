@@ -15,10 +15,10 @@ import rtgp
 import triton_mode
 from gp_models import Model
 from left_over import OnPurposeError
-from rtgp.ownership import without_cycles
-from rtgp.preconditioners import Identity, PivotedCholesky
-from rtgp.solvers import Output, conjugate_gradients
-from rtgp.training.history import Row
+from rtgp._ownership import without_cycles
+from rtgp._preconditioners import Identity, PivotedCholesky
+from rtgp._solvers import Output, conjugate_gradients
+from rtgp.training._history import Row
 from rtgp.truncation import fixed
 
 pytestmark = [pytest.mark.gpu, triton_mode.needs_cuda]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gp_models import airports, make
-from rtgp.kernels import read_covariance
-from rtgp.preconditioners.nearest import nearest_earlier
-from rtgp.preconditioners.sparse_factor import inverse_factor_rows
-from rtgp.threads import PARTS, in_threads, parts_of, sum_of
+from rtgp._kernels import read_covariance
+from rtgp._preconditioners.nearest import nearest_earlier
+from rtgp._preconditioners.sparse_factor import inverse_factor_rows
+from rtgp._threads import PARTS, in_threads, parts_of, sum_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from rtgp.cli import app
+from rtgp._cli import app
 
 
 def commands_page() -> str:

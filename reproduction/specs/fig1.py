@@ -13,7 +13,7 @@ from reproduction.drawing import axes, error_bars, exact_line, figure, legend
 from reproduction.methods import LABELS, truncation
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Value, Verdict, concluded
 from reproduction.statistics import column, mean_and_error, values, where
-from rtgp.report import Table
+from rtgp._report import Table
 
 TERMS = {"log_det": "log|K|", "quadratic": "yᵀK⁻¹y"}
 ITERATIONS = (5, 10, 20, 30, 40)

@@ -14,8 +14,8 @@ from reproduction.drawing import axes, error_bars, exact_line, figure, legend
 from reproduction.methods import LABELS
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
 from reproduction.statistics import column, mean_and_error, values, where
-from rtgp.estimator.model import RegressionModel, new_model
-from rtgp.report import Table
+from rtgp._estimator.model import RegressionModel, new_model
+from rtgp._report import Table
 from rtgp.training import fit
 
 NOISE = 0.01

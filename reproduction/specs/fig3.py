@@ -15,9 +15,9 @@ from reproduction.drawing import axes, color, figure
 from reproduction.methods import LABELS
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
 from reproduction.statistics import column, where
-from rtgp.estimator.model import RegressionModel, new_model
-from rtgp.report import Table
-from rtgp.report.style import INK, MUTED, PAPER
+from rtgp._estimator.model import RegressionModel, new_model
+from rtgp._report import Table
+from rtgp._report.style import INK, MUTED, PAPER
 
 POINTS: dict[Size, int] = {"quick": 400, "reduced": 1000, "full": 9600}
 STEPS: dict[Size, int] = {"quick": 80, "reduced": 100, "full": 100}

@@ -12,7 +12,7 @@ from reproduction.evaluation import Training, evaluate
 from reproduction.methods import LABELS
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Value, Verdict, concluded
 from reproduction.statistics import column, mean_and_error, values, where
-from rtgp.report import Table
+from rtgp._report import Table
 
 METRICS = {"rmse": "RMSE", "nll": "NLL"}
 _LINEAR = 0.1  # differences up to this one are drawn to scale

@@ -16,8 +16,8 @@ from reproduction.paths import SETS
 from reproduction.published import best_rmse, published
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
 from reproduction.statistics import column, mean_and_error, values, where
-from rtgp.report import Table
-from rtgp.report.style import INK, MUTED
+from rtgp._report import Table
+from rtgp._report.style import INK, MUTED
 
 SMALL = ("pol", "elevators", "bike")
 LARGE = ("precipitation", "3droad")

@@ -14,7 +14,7 @@ from reproduction.published import published
 from reproduction.spec import INCOMPLETE, Cell, Check, Row, Setting, Size, Spec, Verdict, concluded
 from reproduction.specs import table1
 from reproduction.statistics import column, mean_and_error, values, where
-from rtgp.report import Table
+from rtgp._report import Table
 
 
 class TableS2(Spec):

@@ -13,10 +13,10 @@ from reproduction.drawing import axes, error_bars, figure, legend
 from reproduction.spec import Cell, Check, Row, Setting, Size, Spec, Value, Verdict, concluded
 from reproduction.specs.fig2 import toy
 from reproduction.statistics import column, mean_and_error, slope, where
-from rtgp.estimator.model import RegressionModel
-from rtgp.report import Table
-from rtgp.report.style import MUTED
-from rtgp.report.style import series as shade
+from rtgp._estimator.model import RegressionModel
+from rtgp._report import Table
+from rtgp._report.style import MUTED
+from rtgp._report.style import series as shade
 from rtgp.truncation import ExponentialDecay
 
 RATES = (

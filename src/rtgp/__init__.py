@@ -4,25 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rtgp import datasets, distributed, errors, operators, truncation
-from rtgp.baselines import POE, SGGP, SVGP
-from rtgp.linear_algebra import logdet, solve
-from rtgp.methods import CG, RFF, RRCG, SSRFF, Cholesky, Vecchia
-from rtgp.mll import MarginalLogLikelihood
-from rtgp.objectives import SharedOutputs
+from rtgp._baselines import POE, SGGP, SVGP
+from rtgp._linear_algebra import logdet, solve
+from rtgp._methods import CG, RFF, RRCG, SSRFF, Cholesky, Vecchia
+from rtgp._mll import MarginalLogLikelihood
+from rtgp._objectives import SharedOutputs
+from rtgp._preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky
+from rtgp._provenance import __version__
 from rtgp.posterior import Posterior, posterior
-from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky
-from rtgp.provenance import __version__
 
 if TYPE_CHECKING:
     from rtgp import tables
+    from rtgp._estimator.regressor import GPRegressor
     from rtgp.diagnostics import diagnose
-    from rtgp.estimator.regressor import GPRegressor
     from rtgp.training import FitResult, History, fit
 
 # Loaded on first use, so that a loop of one's own does not wait for what it does not need: scikit-learn alone takes two
 # seconds.
 _ON_FIRST_USE = {
-    "GPRegressor": "rtgp.estimator.regressor",
+    "GPRegressor": "rtgp._estimator.regressor",
     "diagnose": "rtgp.diagnostics",
     **dict.fromkeys(("FitResult", "History", "fit"), "rtgp.training"),
 }

@@ -1,6 +1,6 @@
 """python -m rtgp."""
 
-from rtgp.cli import main
+from rtgp._cli import main
 
 if __name__ == "__main__":
     main()

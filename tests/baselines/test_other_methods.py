@@ -17,9 +17,9 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 import rtgp
 from gp_models import airports, make
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._methods import METHODS
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.methods import METHODS
 
 NINE = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia")
 THREE = {"svgp": rtgp.SVGP(inducing=25, batch_size=40), "poe": rtgp.POE(expert_size=50), "sggp": rtgp.SGGP(5, 40)}
@@ -173,7 +173,7 @@ def test_a_variational_model_is_saved_without_the_data(fitted: dict[str, GPRegre
 
 def test_a_model_of_the_older_format_still_loads(tmp_path: Path) -> None:
     """Version 1 had no families."""
-    from rtgp.persistence import folder
+    from rtgp._persistence import folder
 
     gp = GPRegressor(steps=3, random_state=0).fit(*data())
     gp.save(tmp_path)
@@ -200,7 +200,7 @@ def test_a_model_of_the_older_format_still_loads(tmp_path: Path) -> None:
 def test_damaged_families(
     fitted: dict[str, GPRegressor], method: str, change: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    from rtgp.persistence import folder
+    from rtgp._persistence import folder
 
     fitted[method].save(tmp_path)
     path = tmp_path / "model.json"

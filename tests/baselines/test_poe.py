@@ -11,12 +11,12 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import rtgp
 from gp_models import airports
 from posterior.cases import gpytorch_prediction
-from rtgp.baselines import ExpertsModel
-from rtgp.baselines.poe.batch import ExpertBatch
-from rtgp.baselines.poe.model import disjoint_subsets
-from rtgp.baselines.poe.training import ExpertsTraining, median_hyperparameters, train_experts
+from rtgp._baselines import ExpertsModel
+from rtgp._baselines.poe.batch import ExpertBatch
+from rtgp._baselines.poe.model import disjoint_subsets
+from rtgp._baselines.poe.training import ExpertsTraining, median_hyperparameters, train_experts
+from rtgp._estimator.model import RegressionModel, make_likelihood
 from rtgp.errors import UnsupportedModelError
-from rtgp.estimator.model import RegressionModel, make_likelihood
 
 SIZE = 30
 

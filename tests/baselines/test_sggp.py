@@ -10,10 +10,10 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import reference
 import rtgp
 from gp_models import airports, gradients, make
-from rtgp.baselines.sggp import NeighbourObjective, NeighbourSettings, nearest
+from rtgp._baselines.sggp import NeighbourObjective, NeighbourSettings, nearest
+from rtgp._mll import MarginalLogLikelihood
+from rtgp._objectives import Batch, EstimateRequest
 from rtgp.errors import NotPositiveDefiniteError, SettingError
-from rtgp.mll import MarginalLogLikelihood
-from rtgp.objectives import Batch, EstimateRequest
 
 N = 50
 

@@ -16,9 +16,9 @@ from gpytorch.mlls import VariationalELBO
 
 import rtgp
 from gp_models import airports, make
-from rtgp.baselines import VariationalModel
-from rtgp.baselines.svgp import posterior as variational
-from rtgp.baselines.svgp.training import lower_bound, minibatches, set_best_distribution
+from rtgp._baselines import VariationalModel
+from rtgp._baselines.svgp import posterior as variational
+from rtgp._baselines.svgp.training import lower_bound, minibatches, set_best_distribution
 from rtgp.errors import InputError, SettingError
 
 N, M = 80, 20

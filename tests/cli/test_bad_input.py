@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rtgp.cli import app
-from rtgp.estimator.regressor import GPRegressor
+from rtgp._cli import app
+from rtgp._estimator.regressor import GPRegressor
 
 GOOD = "a,b,price\n" + "\n".join(f"{i},{i * i % 7},{i % 5}" for i in range(12)) + "\n"
 
@@ -182,7 +182,7 @@ def test_unexpected_failure_is_code_1(model: Path, tmp_path: Path, monkeypatch: 
     def fail(*_: object, **__: object) -> np.ndarray:
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr("rtgp.estimator.regressor.GPRegressor.predict", fail)
+    monkeypatch.setattr("rtgp._estimator.regressor.GPRegressor.predict", fail)
     said = refused("predict", model, tmp_path / "new.csv", "-o", tmp_path / "out.csv", code=1)
     assert "the sky fell" in said
     assert "--debug" in said

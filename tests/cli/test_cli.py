@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rtgp.cli import app, demo, main, scoring
+from rtgp._cli import app, demo, main, scoring
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._report import Run
 from rtgp.errors import InputError
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.report import Run
-from rtgp.training.session import Session
+from rtgp.training._session import Session
 from waiting import PATIENCE
 
 N = 60
@@ -142,7 +142,7 @@ def test_compare(tmp_path: Path) -> None:
 
 def test_compare_marks_the_biased_likelihood_of_cg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the size up to which the exact value is computed, CG's number is its own estimate."""
-    monkeypatch.setattr("rtgp.cli.scoring.EXACT_UP_TO", 10)
+    monkeypatch.setattr("rtgp._cli.scoring.EXACT_UP_TO", 10)
     data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
     output = run("compare", data, "--target", "price", "--steps", 4, "--report", report)
     marked = [line.split()[0] for line in output.splitlines() if " *" in line]
@@ -248,7 +248,7 @@ def test_a_report_that_fails_leaves_the_model(tmp_path: Path, monkeypatch: pytes
     for i, what in enumerate(("leave_one_out", "report_of", "write_report")):
         model, report = tmp_path / f"m{i}", tmp_path / f"r{i}.html"
         with monkeypatch.context() as patched:
-            patched.setattr(f"rtgp.cli.fit.{what}", fail)
+            patched.setattr(f"rtgp._cli.fit.{what}", fail)
             output = run("fit", data, "-t", "price", "-o", model, "--steps", 2, "--report", report, code=1)
         (said,) = [line for line in output.splitlines() if "error" in line]
         assert f"The model was saved to '{model}', but its report '{report}' could not be made: " in said
@@ -267,8 +267,8 @@ def test_a_report_on_a_full_disk_is_no_bad_input(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr("rtgp.storage.write_whole", full)
-    monkeypatch.setattr("rtgp.cli.fit.write_fit_record", lambda *_: None)
+    monkeypatch.setattr("rtgp._storage.write_whole", full)
+    monkeypatch.setattr("rtgp._cli.fit.write_fit_record", lambda *_: None)
     data = table(tmp_path / "data.csv")
     output = run(
         "fit", data, "-t", "price", "-o", tmp_path / "m", "--steps", 2, "--report", tmp_path / "r.html", code=1
@@ -288,7 +288,7 @@ def test_methods_that_have_finished_are_shown_where_a_later_one_fails(
             raise InputError("cg does not like this table")
         return known(method, *args)
 
-    monkeypatch.setattr("rtgp.cli.compare.score", score)
+    monkeypatch.setattr("rtgp._cli.compare.score", score)
     data = table(tmp_path / "data.csv")
     asked = ("compare", data, "-t", "price", "--steps", 2)
     output = run(*asked, "--methods", "cholesky,cg,rr-cg", "--report", tmp_path / "r.html", code=2)
@@ -303,7 +303,7 @@ def test_a_table_is_not_lost_to_its_report(tmp_path: Path, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise TypeError("no such ink")
 
-    monkeypatch.setattr("rtgp.cli.compare.picture_of", fail)
+    monkeypatch.setattr("rtgp._cli.compare.picture_of", fail)
     data, report = table(tmp_path / "data.csv"), tmp_path / "r.html"
     output = run(
         "compare", data, "-t", "price", "--steps", 2, "--methods", "cholesky", "--report", report, code=1

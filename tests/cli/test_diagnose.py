@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rtgp.cli import app
+from rtgp._cli import app
 
 
 def run(*args: object, code: int = 0) -> str:

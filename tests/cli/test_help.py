@@ -6,7 +6,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from rtgp.cli import app
+from rtgp._cli import app
 
 COMMANDS = typer.main.get_command(app).commands
 

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from rtgp.cli import app
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.report.style import axes, figure, plain, to_svg
+from rtgp._cli import app
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._report.style import axes, figure, plain, to_svg
 
 ROWS = 30
 NAMES = {

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cli.test_cli import run, table
-from rtgp.estimator.regressor import GPRegressor
+from rtgp._estimator.regressor import GPRegressor
 
 NINE = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "svgp", "poe", "sggp", "vecchia")
 
@@ -28,7 +28,7 @@ def test_compare_all_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     page = report.read_text(encoding="utf-8")
     for word in (*NINE, "A lower bound of the log marginal likelihood", "inducing points", "experts of"):
         assert word in page, word
-    monkeypatch.setattr("rtgp.cli.scoring.EXACT_UP_TO", 10)
+    monkeypatch.setattr("rtgp._cli.scoring.EXACT_UP_TO", 10)
     output = run("compare", data, "-t", "price", "--methods", "rff,rr-cg,sggp,vecchia", "--steps", 3)
     assert [line.split()[0] for line in output.splitlines() if " *" in line] == ["rff", "sggp", "vecchia"]
     assert "* Biased: RFF's own estimate" in output

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import rtgp
-from rtgp.cli import app, stream
-from rtgp.datasets import csv_files, pieces
-from rtgp.datasets.pieces import table_pieces
+from rtgp._cli import app, stream
+from rtgp.datasets import _csv_files as csv_files
+from rtgp.datasets import _pieces as pieces
+from rtgp.datasets._pieces import table_pieces
 from rtgp.errors import InputError, StorageError
 
 

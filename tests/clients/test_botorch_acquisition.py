@@ -22,7 +22,7 @@ import rtgp.botorch
 from clients.botorch_cases import BOUNDS, TIGHT, function, new_model, points
 from posterior.test_sampling import LEVEL, largest_z
 from rtgp.errors import UnsupportedModelError
-from rtgp.posterior.paths import Paths
+from rtgp.posterior._paths import Paths
 
 BEST = 40.0
 

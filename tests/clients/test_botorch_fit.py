@@ -20,7 +20,7 @@ import rtgp
 import rtgp.botorch
 import zoo_models
 from clients.botorch_cases import data, new_model
-from rtgp.botorch import fitting
+from rtgp.botorch import _fitting as fitting
 from rtgp.errors import SettingError
 from zoo_models import ZOO
 
@@ -136,7 +136,7 @@ def test_only_the_import_changes_botorch():
     code = (
         "import botorch.fit, rtgp; before = botorch.fit._fit_fallback; from botorch.fit import fit_gpytorch_mll;"
         "import rtgp.botorch, importlib; after = botorch.fit._fit_fallback;"
-        "rtgp.botorch.fitting.register();"
+        "rtgp.botorch._fitting.register();"
         "print(hasattr(before, 'before_rtgp'), after.before_rtgp is before, botorch.fit._fit_fallback is after)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

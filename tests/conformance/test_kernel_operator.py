@@ -18,9 +18,9 @@ from torch import Tensor
 
 import reference
 import triton_mode
+from rtgp._kernels import KernelForm, read_kernel
 from rtgp.distributed import Group
 from rtgp.errors import InputError
-from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators import (
     DenseOperator,
     KernelOperator,
@@ -29,7 +29,7 @@ from rtgp.operators import (
     TiledOperator,
     TritonOperator,
 )
-from rtgp.operators.order import TileSettings
+from rtgp.operators._order import TileSettings
 
 # Tiles of few points, and entries that count down to the rounding of float64.
 SMALL, NOISE = TileSettings(leaf=4), 1e-8

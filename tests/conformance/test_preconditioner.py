@@ -15,14 +15,14 @@ from torch import Tensor
 import reference
 from distributed import cases as ranks_cases
 from distributed.ranks import run
+from rtgp._kernels import KernelForm, read_kernel
+from rtgp._preconditioners import Identity, LowRank, Preconditioner, SparseInverse
+from rtgp._preconditioners.combined import LowRankAndNeighboursInverse
+from rtgp._preconditioners.low_rank import Scaled
+from rtgp._preconditioners.nearest import nearest_earlier
+from rtgp._preconditioners.saved import preconditioner_from_state
+from rtgp._preconditioners.sparse_inverse import random_order
 from rtgp.distributed import Group
-from rtgp.kernels import KernelForm, read_kernel
-from rtgp.preconditioners import Identity, LowRank, Preconditioner, SparseInverse
-from rtgp.preconditioners.combined import LowRankAndNeighboursInverse
-from rtgp.preconditioners.low_rank import Scaled
-from rtgp.preconditioners.nearest import nearest_earlier
-from rtgp.preconditioners.saved import preconditioner_from_state
-from rtgp.preconditioners.sparse_inverse import random_order
 
 N = 24
 RANK = 7

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rtgp import datasets
-from rtgp.datasets import registry
-from rtgp.datasets.download import download
+from rtgp.datasets import _registry as registry
+from rtgp.datasets._download import download
 from rtgp.errors import InputError, SettingError
 
 

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 import rtgp
 from gp_models import airports, exact
 from models import Regression, real_training_data
-from rtgp.diagnostics.settings import DiagnosisSettings, MeasureSettings
+from rtgp.diagnostics._settings import DiagnosisSettings, MeasureSettings
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
 
 N = 150

@@ -10,9 +10,9 @@ import reference
 import rtgp
 from gp_models import airports
 from models import Regression
-from rtgp.diagnostics.fourier import effective_dimension, fourier_limit
-from rtgp.diagnostics.subject import Subject, SubjectSystem
-from rtgp.objectives.fourier_limit import FourierLimit
+from rtgp._objectives.fourier_limit import FourierLimit
+from rtgp.diagnostics._fourier import effective_dimension, fourier_limit
+from rtgp.diagnostics._subject import Subject, SubjectSystem
 
 
 def subject(lengthscale: float, noise: float, n: int = 300) -> Subject:

@@ -14,10 +14,10 @@ import pytest
 import scipy.stats
 
 import rtgp
-from rtgp.diagnostics.result import Cost, Diagnosis, HyperparameterBias, ValueBias
-from rtgp.diagnostics.settings import JudgementSettings, MeasureSettings
-from rtgp.diagnostics.tables import pairs, rows
-from rtgp.diagnostics.verdict import amount, verdict
+from rtgp.diagnostics._result import Cost, Diagnosis, HyperparameterBias, ValueBias
+from rtgp.diagnostics._settings import JudgementSettings, MeasureSettings
+from rtgp.diagnostics._tables import pairs, rows
+from rtgp.diagnostics._verdict import amount, verdict
 
 DIAGNOSE = sys.modules["rtgp.diagnostics.diagnose"]  # the package gives its name to the function
 NAN = math.nan

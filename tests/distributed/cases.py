@@ -17,21 +17,21 @@ from torch import Tensor
 
 import gp_models
 import rtgp
-import rtgp.baselines.poe.batch as expert_batch
-import rtgp.estimator.regressor  # so that no rank has to load scikit-learn
-import rtgp.objectives.krylov as krylov
+import rtgp._baselines.poe.batch as expert_batch
+import rtgp._estimator.regressor  # so that no rank has to load scikit-learn
+import rtgp._objectives.krylov as krylov
 from gp_models import airports, make
 from rtgp import distributed
+from rtgp._kernels import read_kernel
+from rtgp._preconditioners import LowRank, PivotedCholesky
+from rtgp._preconditioners.policy import Policy
+from rtgp._solvers import WhitenedSystem
 from rtgp.errors import InputError
-from rtgp.kernels import read_kernel
-from rtgp.operators.choose import make_from_form
-from rtgp.operators.product import stored_product
-from rtgp.preconditioners import LowRank, PivotedCholesky
-from rtgp.preconditioners.policy import Policy
-from rtgp.solvers import WhitenedSystem
-from rtgp.training.problem import Problem
-from rtgp.training.progress import Progress
-from rtgp.training.session import Session
+from rtgp.operators._choose import make_from_form
+from rtgp.operators._product import stored_product
+from rtgp.training._problem import Problem
+from rtgp.training._progress import Progress
+from rtgp.training._session import Session
 
 N = 203  # odd, and not a multiple of 2 or 3
 

@@ -24,7 +24,7 @@ from waiting import PATIENCE
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["distributed.cases"])
-# Seconds that the others have to say why they end. A silent rank is named after 3.5 (`rtgp.distributed.watch`), and a
+# Seconds that the others have to say why they end. A silent rank is named after 3.5 (`rtgp.distributed._watch`), and a
 # loaded machine may be late.
 _GRACE = 12.0
 

@@ -15,7 +15,7 @@ import typer.main
 from layers import layers
 
 import rtgp
-from rtgp.cli import app
+from rtgp._cli import app
 
 
 def test_every_public_name_has_an_entry() -> None:

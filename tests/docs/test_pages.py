@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from docs.outputs import TOLERANCE, difference
 from docs.pages import Block, blocks, name_of, pages
-from rtgp.cli import app
+from rtgp._cli import app
 
 # Blocks that are not run: page -> reasons. A new one belongs here, and needs a reason that a reader would accept.
 NOT_RUN: dict[str, list[str]] = {

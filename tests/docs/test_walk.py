@@ -164,11 +164,11 @@ def test_every_file_named_is_there(page: str, calls: dict[str, list[Call]]) -> N
 
 def test_it_goes_from_the_first_call_to_the_product_with_k(trees: list[Drawn]) -> None:
     """Each drawing but that of a prediction begins where an earlier one has a line: the chain has no gap."""
-    seen = {"estimator/regressor.py:GPRegressor.fit", "estimator/regressor.py:GPRegressor.predict"}
+    seen = {"_estimator/regressor.py:GPRegressor.fit", "_estimator/regressor.py:GPRegressor.predict"}
     for tree in trees:
         assert tree.name in seen, tree.name
         seen |= {one.name for one in tree}
-    assert "operators/dense.py:DenseOperator.matmul" in seen
+    assert "operators/_dense.py:DenseOperator.matmul" in seen
 
 
 PROGRAM = """

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.errors import SettingError
-from rtgp.estimator.regressor import GPRegressor
 
 
 def data(n: int = 80) -> tuple[np.ndarray, np.ndarray]:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
+from rtgp._estimator.kernel_building import kernel_from_words
+from rtgp._estimator.kernel_words import WORDS, Expression, Part, Together, parse
+from rtgp._estimator.periods import likely_periods
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.errors import SettingError
-from rtgp.estimator.kernel_building import kernel_from_words
-from rtgp.estimator.kernel_words import WORDS, Expression, Part, Together, parse
-from rtgp.estimator.periods import likely_periods
-from rtgp.estimator.regressor import GPRegressor
 
 NAMES = ["lat", "lon", "day", "kind=a", "kind=b"]
 X = np.random.default_rng(0).normal(size=(40, 5))

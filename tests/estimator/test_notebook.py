@@ -16,10 +16,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import rtgp
+from rtgp._estimator import pages
+from rtgp._report.grids import relevance_of
+from rtgp._report.style import MARKERS
 from rtgp.errors import InputError, SettingError
-from rtgp.estimator import pages
-from rtgp.report.grids import relevance_of
-from rtgp.report.style import MARKERS
 
 
 def fitted(d: int, n: int = 60, **settings: Any) -> tuple[rtgp.GPRegressor, pd.DataFrame, np.ndarray]:

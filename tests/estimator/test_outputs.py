@@ -17,10 +17,10 @@ from sklearn.model_selection import cross_val_score
 from sklearn.multioutput import MultiOutputRegressor
 
 import rtgp
+from rtgp._estimator import outputs
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._objectives.reading import own_data
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.estimator import outputs
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.objectives.reading import own_data
 from rtgp.operators import DenseOperator
 
 

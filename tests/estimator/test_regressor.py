@@ -22,12 +22,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gp_models
 import rtgp
+from rtgp._estimator.model import new_model
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._estimator.standard_errors import standard_errors
 from rtgp.errors import InputError, PrecisionWarning, RTGPError, SettingError, UnsupportedModelError
-from rtgp.estimator.model import new_model
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.estimator.standard_errors import standard_errors
 from rtgp.training import CheckpointError
-from rtgp.training.session import Session
+from rtgp.training._session import Session
 
 
 def data(n: int = 60, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

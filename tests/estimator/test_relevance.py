@@ -10,9 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rtgp.cli import app
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.estimator.relevance import NO_EFFECT, RelevanceSettings, relevances, without_effect
+from rtgp._cli import app
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._estimator.relevance import NO_EFFECT, RelevanceSettings, relevances, without_effect
 
 
 def test_the_index_of_a_known_function() -> None:

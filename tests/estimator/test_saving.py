@@ -30,11 +30,11 @@ from safetensors.torch import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import rtgp
+from rtgp._estimator import families
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._persistence import folder as model_folder
+from rtgp._persistence.description import describe_settings, make_settings
 from rtgp.errors import InputError, StorageError, UnsupportedModelError
-from rtgp.estimator import families
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.persistence import folder as model_folder
-from rtgp.persistence.description import describe_settings, make_settings
 
 
 def data(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def test_round_trip_of_names_known_noise_and_dropped_columns(tmp_path: Path) -> 
 def test_predicts_in_another_process(folder: Path, fitted: GPRegressor) -> None:
     np.save(folder.parent / "new.npy", NEW)
     program = (
-        "import sys, numpy as np; from rtgp.estimator.regressor import GPRegressor; d = sys.argv[1];"
+        "import sys, numpy as np; from rtgp._estimator.regressor import GPRegressor; d = sys.argv[1];"
         "np.save(d + '/out.npy', GPRegressor.load(d + '/model').predict(np.load(d + '/new.npy')))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}

@@ -26,10 +26,10 @@ from sklearn.gaussian_process.kernels import (
 )
 from sklearn.model_selection import GridSearchCV
 
+from rtgp._estimator.beginning import Beginning
+from rtgp._estimator.regressor import GPRegressor
+from rtgp._estimator.sklearn_kernels import translated
 from rtgp.errors import SettingError
-from rtgp.estimator.beginning import Beginning
-from rtgp.estimator.regressor import GPRegressor
-from rtgp.estimator.sklearn_kernels import translated
 
 CASES = {
     "RBF": RBF(0.7),

@@ -9,9 +9,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from rtgp._estimator import sparse as module
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.errors import OutOfMemoryError
-from rtgp.estimator import sparse as module
-from rtgp.estimator.regressor import GPRegressor
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:

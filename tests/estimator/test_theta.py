@@ -12,9 +12,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import rtgp
+from rtgp._estimator import theta as module
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.errors import SettingError
-from rtgp.estimator import theta as module
-from rtgp.estimator.regressor import GPRegressor
 
 
 def data(n: int = 60) -> tuple[np.ndarray, np.ndarray]:

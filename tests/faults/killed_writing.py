@@ -21,9 +21,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from faults import scenes
-from rtgp.cli.predict import predict
-from rtgp.storage import write_text
-from rtgp.training.checkpoint import CheckpointFolder
+from rtgp._cli.predict import predict
+from rtgp._storage import write_text
+from rtgp.training._checkpoint import CheckpointFolder
 
 OPERATIONS = [(os, name) for name in ("replace", "fsync", "unlink", "mkdir", "open")] + [(io, "open")]
 TEXTS = ("first\n" * 3000, "second\n" * 3000)
@@ -143,7 +143,7 @@ class Command:
         self.model, self.data, self.place = folder / "named", folder / "new.csv", folder / "predicted.csv"
         import pandas as pd
 
-        from rtgp.estimator.regressor import GPRegressor
+        from rtgp._estimator.regressor import GPRegressor
 
         rows = np.random.default_rng(0).uniform(size=(500, 2))
         frame = pd.DataFrame(rows, columns=["a", "b"])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rtgp
-from rtgp.objectives import cholesky as cholesky_objective
+from rtgp._objectives import cholesky as cholesky_objective
 
 N = 30_000
 

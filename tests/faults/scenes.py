@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gp_models import airports, make
-from rtgp.estimator.regressor import GPRegressor
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.training import fit
 
 NEW = np.random.default_rng(1).uniform(-2.0, 2.0, (5, 2))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from faults import scenes
-from rtgp.cli import app
+from rtgp._cli import app
 from rtgp.errors import StorageError
 from rtgp.training import CheckpointError, CheckpointWarning
 

@@ -16,9 +16,9 @@ import torch
 from typer.testing import CliRunner
 
 from faults import scenes
-from rtgp.cli import app
+from rtgp._cli import app
+from rtgp._storage import write_text
 from rtgp.errors import StorageError
-from rtgp.storage import write_text
 from rtgp.training import CheckpointError, CheckpointWarning
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs limits and namespaces of Linux")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults import scenes
-from rtgp.cli.files import read_fit_record, write_fit_record
+from rtgp._cli.files import read_fit_record, write_fit_record
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 KILLER = Path(__file__).with_name("killed_writing.py")

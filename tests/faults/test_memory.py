@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import rtgp
 from faults import scenes
 from gp_models import airports, make
-from rtgp import memory
-from rtgp.cli import app
+from rtgp import _memory as memory
+from rtgp._cli import app
+from rtgp._methods.facts import AnyMethod
 from rtgp.errors import OutOfMemoryError
-from rtgp.methods.facts import AnyMethod
-from rtgp.operators.dense import DenseOperator
-from rtgp.operators.tiled import TiledOperator
+from rtgp.operators._dense import DenseOperator
+from rtgp.operators._tiled import TiledOperator
 from rtgp.training import ConvergenceWarning, FitStatus, fit
 
 PROGRAM = Path(__file__).with_name("limited_memory.py")
@@ -146,7 +146,7 @@ def test_methods_with_a_training_of_their_own(
         raise ERRORS["torch"]
 
     for name in ("train_variational", "train_experts"):
-        monkeypatch.setattr(f"rtgp.estimator.fitting.{name}", fail)
+        monkeypatch.setattr(f"rtgp._estimator.fitting.{name}", fail)
     X, y = airports(20)
     with pytest.raises(OutOfMemoryError, match=rf"Training by {type(method).__name__} on 20 points.*{words}"):
         rtgp.GPRegressor(method=method, random_state=0, steps=1).fit(X.numpy(), y.numpy())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rtgp import storage
+from rtgp import _storage as storage
+from rtgp._storage import FolderLock, reason, write_in_order, write_whole, writing
 from rtgp.errors import StorageError
-from rtgp.storage import FolderLock, reason, write_in_order, write_whole, writing
 
 
 @pytest.mark.parametrize(

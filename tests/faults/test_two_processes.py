@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from faults import scenes
+from rtgp._persistence import folder as model_folder
+from rtgp._storage import FolderLock
 from rtgp.errors import InputError
-from rtgp.persistence import folder as model_folder
-from rtgp.storage import FolderLock
 from rtgp.training import CheckpointError
-from rtgp.training.checkpoint import CheckpointFolder
+from rtgp.training._checkpoint import CheckpointFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs locks of POSIX")
 HERE = Path(__file__).parent

@@ -20,9 +20,9 @@ from torch import Tensor
 import rtgp
 from fuzz.mutations import damage, damage_tree
 from gp_models import airports, make
-from rtgp.estimator.regressor import GPRegressor
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.training import fit
-from rtgp.training.checkpoint import seal
+from rtgp.training._checkpoint import seal
 
 Files = dict[str, bytes]
 NAN, INF = float("nan"), float("inf")

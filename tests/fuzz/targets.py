@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from fuzz import saved, tables
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.datasets import read_table
 from rtgp.errors import OutOfMemoryError, RTGPError
-from rtgp.estimator.regressor import GPRegressor
 
 READ, REFUSED = "read", "refused"
 _MOST_FEATURES = 1000  # of a model that is asked to predict

@@ -20,7 +20,7 @@ from torch import Tensor
 import rtgp
 from gp_models import airports, make
 from rtgp.training import CheckpointError, fit
-from rtgp.training.checkpoint import seal
+from rtgp.training._checkpoint import seal
 
 POINTS, STEPS, SAVED = 24, 6, 4  # saved after so many steps, of so many
 RUNS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ import torch
 from fuzz import saved
 from rtgp.errors import RTGPError
 from rtgp.training import CheckpointError
-from rtgp.training.checkpoint import seal
+from rtgp.training._checkpoint import seal
 
 
 def forge(folder: Path, run: str, change: Callable[[dict[str, Any]], None] = lambda body: None, **tensors: Any) -> Path:

@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rtgp.datasets import csv_files, download, limits, read_table
+from rtgp._estimator.regressor import GPRegressor
+from rtgp.datasets import _csv_files as csv_files
+from rtgp.datasets import _download as download
+from rtgp.datasets import _limits as limits
+from rtgp.datasets import read_table
 from rtgp.errors import InputError, OutOfMemoryError
-from rtgp.estimator.regressor import GPRegressor
 
 
 def npy(described: str, shape: tuple[int, ...], content: bytes) -> bytes:

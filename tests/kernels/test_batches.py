@@ -17,9 +17,9 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 
+from rtgp._kernels import read_covariance, read_kernel
+from rtgp._kernels.batches import inputs_of, small_blocks
 from rtgp.errors import UnsupportedModelError
-from rtgp.kernels import read_covariance, read_kernel
-from rtgp.kernels.batches import inputs_of, small_blocks
 
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)),

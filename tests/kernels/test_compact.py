@@ -6,10 +6,10 @@ import gpytorch
 import pytest
 import torch
 
-from rtgp.kernels import read_kernel
-from rtgp.kernels.compact import of_gpytorch, piecewise_polynomial
-from rtgp.kernels.forms import Stationary
-from rtgp.kernels.formulas import negligible_beyond
+from rtgp._kernels import read_kernel
+from rtgp._kernels.compact import of_gpytorch, piecewise_polynomial
+from rtgp._kernels.forms import Stationary
+from rtgp._kernels.formulas import negligible_beyond
 from rtgp.operators import TiledOperator
 
 degrees = pytest.mark.parametrize("q", [0, 1, 2, 3])

@@ -17,12 +17,12 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator, KroneckerProductLinearOperator, RootLinearOperator
 from torch import Tensor
 
+from rtgp._kernels import covariance as reading
+from rtgp._kernels import read_covariance
+from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.positions import At
+from rtgp._kernels.structured import is_structured, product, product_pullback
 from rtgp.errors import UnsupportedModelError
-from rtgp.kernels import covariance as reading
-from rtgp.kernels import read_covariance
-from rtgp.kernels.forms import KernelForm
-from rtgp.kernels.positions import At
-from rtgp.kernels.structured import is_structured, product, product_pullback
 from rtgp.operators import make_from_form
 
 N, D = 9, 2

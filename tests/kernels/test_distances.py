@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import reference
-from rtgp.kernels import read_kernel
-from rtgp.kernels.formulas import squared_distances
+from rtgp._kernels import read_kernel
+from rtgp._kernels.formulas import squared_distances
 
 N = 60
 

@@ -8,7 +8,7 @@ from gpytorch import kernels
 from torch import Tensor
 
 from kernels.test_structure import MODELS, D, N
-from rtgp.kernels import Generic, KernelForm, read_covariance, read_kernel
+from rtgp._kernels import Generic, KernelForm, read_covariance, read_kernel
 
 ROWS, K = 7, 5
 

@@ -18,8 +18,8 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 
-from rtgp.kernels.names import name_inputs, word_for
-from rtgp.training.history import hyperparameters, renamed_row
+from rtgp._kernels.names import name_inputs, word_for
+from rtgp.training._history import hyperparameters, renamed_row
 
 NAMES = ("lat", "lon", "day")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from rtgp.kernels import read_covariance
-from rtgp.kernels.sample_statistics import size_of_entries
+from rtgp._kernels import read_covariance
+from rtgp._kernels.sample_statistics import size_of_entries
 
 
 @pytest.mark.parametrize("lengthscale", [1e-4, 0.05, 0.5, 100.0])

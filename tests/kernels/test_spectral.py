@@ -12,10 +12,10 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
 import reference
+from rtgp._kernels import read_kernel
+from rtgp._kernels.frequency_grid import grid_spectrum
+from rtgp._kernels.spectral import components_of, draw_frequencies, draw_spectrum
 from rtgp.errors import UnsupportedModelError
-from rtgp.kernels import read_kernel
-from rtgp.kernels.frequency_grid import grid_spectrum
-from rtgp.kernels.spectral import components_of, draw_frequencies, draw_spectrum
 
 LENGTHSCALES = [0.5, 1.0, 2.0]
 ALL = slice(None)

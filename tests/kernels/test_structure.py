@@ -11,8 +11,8 @@ from gpytorch import kernels
 from linear_operator.operators import LinearOperator
 from torch import Tensor
 
+from rtgp._kernels import Generic, Stationary, read_covariance, read_kernel
 from rtgp.errors import InputError, RTGPError, UnsupportedModelError
-from rtgp.kernels import Generic, Stationary, read_covariance, read_kernel
 from rtgp.operators import DenseOperator, KernelOperator, TiledOperator, make
 
 N, D, TILE = 19, 4, 8

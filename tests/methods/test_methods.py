@@ -10,8 +10,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 import rtgp
 from gp_models import airports, make
+from rtgp._methods import METHODS, Method, resolve_method
 from rtgp.errors import RTGPError, SettingError
-from rtgp.methods import METHODS, Method, resolve_method
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 

@@ -6,8 +6,8 @@ SEED = 20210614
 # Patterns of modules below src/rtgp, and how many faults are drawn from them.
 SAMPLE: dict[tuple[str, ...], int] = {
     ("truncation/*.py",): 55,
-    ("solvers/cg.py",): 30,
-    ("objectives/*.py", "baselines/sggp.py"): 65,
+    ("_solvers/cg.py",): 30,
+    ("_objectives/*.py", "_baselines/sggp.py"): 65,
 }
 
 _TRUNCATION = [
@@ -65,10 +65,10 @@ _FURTHER = {
 
 
 def files_for(module: str) -> list[list[str]]:
-    """The test files of a module, such as "rtgp/objectives/krylov.py": those to begin with, and further ones."""
+    """The test files of a module, such as "rtgp/_objectives/krylov.py": those to begin with, and further ones."""
     _, part, name = module.removesuffix(".py").split("/")
     if part == "truncation":
-        return [_TRUNCATION, ["tests/test_linear_algebra.py"]] if name == "weighting" else [_TRUNCATION]
-    if part == "solvers":
+        return [_TRUNCATION, ["tests/test_linear_algebra.py"]] if name == "_weighting" else [_TRUNCATION]
+    if part == "_solvers":
         return [_CG, ["tests/test_linear_algebra.py"]]
     return [_OBJECTIVES[name], _FURTHER[name]] if name in _FURTHER else [_OBJECTIVES[name]]

@@ -69,7 +69,9 @@ def test_each_fault_changes_the_program_in_one_place() -> None:
 def test_every_module_that_is_sampled_has_tests() -> None:
     for patterns in SAMPLE:
         for pattern in patterns:
-            for path in (ROOT / "src" / "rtgp").glob(pattern):
+            paths = list((ROOT / "src" / "rtgp").glob(pattern))
+            assert paths, pattern
+            for path in paths:
                 if path.name != "__init__.py":
                     for name in itertools.chain(*files_for(str(path.relative_to(ROOT / "src")))):
                         assert (ROOT / name).is_file()

@@ -22,8 +22,8 @@ from torch import Tensor
 
 import rtgp
 from gp_models import Model
-from rtgp.objectives import KrylovObjective
-from rtgp.objectives.protocol import State
+from rtgp._objectives import KrylovObjective
+from rtgp._objectives.protocol import State
 
 NEIGHBOURS = 8  # evaluations with moved data
 # Times the largest deviation of the neighbours. False alarm: were the deviations Gaussian, one more of the same kind

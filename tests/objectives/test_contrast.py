@@ -15,8 +15,8 @@ import torch
 
 import rtgp
 from models import Regression
-from rtgp.objectives import Truncation
-from rtgp.objectives.protocol import gradient_of
+from rtgp._objectives import Truncation
+from rtgp._objectives.protocol import gradient_of
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 N = 60

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from rtgp.objectives.control_coefficients import Coefficients, by_cost
+from rtgp._objectives.control_coefficients import Coefficients, by_cost
 
 P = 8
 GUESS = 0.5

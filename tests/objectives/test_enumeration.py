@@ -15,15 +15,15 @@ import gpytorch
 import pytest
 import torch
 
-import rtgp.objectives.krylov as krylov
-from rtgp.estimators import Probes
-from rtgp.kernels import read_kernel
-from rtgp.objectives import Batch, CholeskyObjective, KrylovObjective, KrylovSettings, Truncation
-from rtgp.objectives.control_coefficients import CoefficientSettings
-from rtgp.objectives.krylov import EstimateSettings
+import rtgp._objectives.krylov as krylov
+from rtgp._estimators import Probes
+from rtgp._kernels import read_kernel
+from rtgp._objectives import Batch, CholeskyObjective, KrylovObjective, KrylovSettings, Truncation
+from rtgp._objectives.control_coefficients import CoefficientSettings
+from rtgp._objectives.krylov import EstimateSettings
+from rtgp._preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, build
 from rtgp.operators import NearOperator
-from rtgp.operators.order import TileSettings
-from rtgp.preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, build
+from rtgp.operators._order import TileSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven, Tabulated, coupled_pair, fixed, russian_roulette
 
 N = 60

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rtgp
 from gp_models import airports, make
-from rtgp.objectives import EstimateSettings
+from rtgp._objectives import EstimateSettings
 
 N = 48
 

@@ -12,13 +12,13 @@ import torch
 import rtgp
 from gp_models import Model, airports
 from models import Judged, Regression, gradient, real_training_data
+from rtgp._kernels import read_kernel
+from rtgp._objectives import krylov
+from rtgp._objectives.krylov import KrylovObjective
+from rtgp._precision import PrecisionLimits, PrecisionSettings, Reach
+from rtgp._solvers import WhitenedSystem
 from rtgp.errors import PrecisionWarning, RTGPError
-from rtgp.kernels import read_kernel
-from rtgp.objectives import krylov
-from rtgp.objectives.krylov import KrylovObjective
 from rtgp.operators import DenseOperator
-from rtgp.precision import PrecisionLimits, PrecisionSettings, Reach
-from rtgp.solvers import WhitenedSystem
 
 METHODS = {
     "automatic": rtgp.RRCG(),

@@ -8,10 +8,10 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 import rtgp
 from models import Regression, gradient
-from rtgp.kernels import read_kernel
-from rtgp.kernels.spectral import components_of, draw_spectrum
-from rtgp.objectives import Batch
-from rtgp.objectives.fourier_algebra import FourierSystem
+from rtgp._kernels import read_kernel
+from rtgp._kernels.spectral import components_of, draw_spectrum
+from rtgp._objectives import Batch
+from rtgp._objectives.fourier_algebra import FourierSystem
 
 N, COLUMNS = 50, 24
 

@@ -6,11 +6,11 @@ import gpytorch
 import pytest
 import torch
 
-import rtgp.objectives.single_sample as module
-from rtgp.kernels import read_kernel
-from rtgp.objectives import Batch, CholeskyObjective, FourierObjective, FourierSettings, SingleSampleObjective
-from rtgp.objectives.ladder import Ladder
-from rtgp.objectives.single_sample import SingleSampleSettings
+import rtgp._objectives.single_sample as module
+from rtgp._kernels import read_kernel
+from rtgp._objectives import Batch, CholeskyObjective, FourierObjective, FourierSettings, SingleSampleObjective
+from rtgp._objectives.ladder import Ladder
+from rtgp._objectives.single_sample import SingleSampleSettings
 from rtgp.truncation import single_sample
 
 N = 60

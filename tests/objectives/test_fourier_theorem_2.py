@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import reference
-from rtgp.kernels import read_kernel
-from rtgp.kernels.spectral import components_of, draw_spectrum
-from rtgp.objectives import Batch, CholeskyObjective
-from rtgp.objectives.fourier_algebra import FourierSystem
+from rtgp._kernels import read_kernel
+from rtgp._kernels.spectral import components_of, draw_spectrum
+from rtgp._objectives import Batch, CholeskyObjective
+from rtgp._objectives.fourier_algebra import FourierSystem
 
 N, DRAWS = 50, 150
 COLUMNS = [48, 96, 192, 384]

@@ -10,9 +10,9 @@ import torch
 import rtgp
 import triton_mode
 from objectives.rounding import Evaluator, Scatter, make_data, make_model
-from rtgp.solvers import WhitenedSystem
-from rtgp.solvers.fused_iteration import FusedIteration
-from rtgp.training.problem import Problem
+from rtgp._solvers import WhitenedSystem
+from rtgp._solvers.fused_iteration import FusedIteration
+from rtgp.training._problem import Problem
 
 pytestmark = [pytest.mark.gpu, triton_mode.needs_cuda]
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 import rtgp
 from gp_models import airports, make
-from rtgp.kernels import read_kernel
-from rtgp.mll import Evaluated
-from rtgp.objectives import Batch, CholeskyObjective, EstimateRequest
-from rtgp.objectives.control_coefficients import Coefficients
-from rtgp.objectives.protocol import gradient_of
+from rtgp._kernels import read_kernel
+from rtgp._mll import Evaluated
+from rtgp._objectives import Batch, CholeskyObjective, EstimateRequest
+from rtgp._objectives.control_coefficients import Coefficients
+from rtgp._objectives.protocol import gradient_of
 from rtgp.truncation import ResidualDriven
 
 N = 150

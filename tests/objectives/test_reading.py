@@ -17,8 +17,8 @@ from torch import Tensor
 import rtgp
 import zoo_models
 from gp_models import Model
+from rtgp._objectives import reading
 from rtgp.errors import InputError, UnsupportedModelError
-from rtgp.objectives import reading
 
 N = 40
 X = 5.0 + 20.0 * torch.rand(N, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rtgp
 from objectives.rounding import Evaluator, Scatter, anew, make_data
-from rtgp.solvers import WhitenedSystem
+from rtgp._solvers import WhitenedSystem
 
 CALLS = 4
 refreshes = pytest.mark.parametrize("refresh", [None, 1], ids=["kept", "renewed"])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import rtgp
 import zoo_second
-from rtgp.objectives.several import separate_states
+from rtgp._objectives.several import separate_states
 from zoo_second import Animal
 
 RANDOM = rtgp.RRCG(probes=4, preconditioner=rtgp.PivotedCholesky(2))

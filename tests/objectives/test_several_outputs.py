@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import rtgp
-import rtgp.objectives.krylov as krylov
+import rtgp._objectives.krylov as krylov
 from objectives.test_enumeration import all_directions, exact, mean_over_pairs, primed
+from rtgp._kernels import read_kernel
+from rtgp._objectives import Batch, CholeskyObjective, EstimateRequest
+from rtgp._objectives.information import combined
+from rtgp._objectives.vecchia import VecchiaObjective, VecchiaSettings
+from rtgp._preconditioners import Neighbours, PivotedCholesky
 from rtgp.errors import InputError, UnsupportedModelError
-from rtgp.kernels import read_kernel
-from rtgp.objectives import Batch, CholeskyObjective, EstimateRequest
-from rtgp.objectives.information import combined
-from rtgp.objectives.vecchia import VecchiaObjective, VecchiaSettings
-from rtgp.preconditioners import Neighbours, PivotedCholesky
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 OUTPUTS = 3

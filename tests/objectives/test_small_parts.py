@@ -13,12 +13,12 @@ import torch
 import rtgp
 from gp_models import airports, make
 from preconditioners.test_policy import SMOOTH, automatic, call, system
-from rtgp.baselines.sggp import _standard_error
-from rtgp.objectives import Truncation
-from rtgp.objectives.fourier_algebra import Loss, exact_operations, operations
-from rtgp.objectives.protocol import EstimateStats
-from rtgp.objectives.single_sample import log_gradient
-from rtgp.objectives.term_sizes import TermSizes
+from rtgp._baselines.sggp import _standard_error
+from rtgp._objectives import Truncation
+from rtgp._objectives.fourier_algebra import Loss, exact_operations, operations
+from rtgp._objectives.protocol import EstimateStats
+from rtgp._objectives.single_sample import log_gradient
+from rtgp._objectives.term_sizes import TermSizes
 from rtgp.truncation import ExponentialDecay
 
 

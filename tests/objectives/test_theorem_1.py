@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp.estimators import inverse_quadratic
-from rtgp.preconditioners import Identity, LowRank
-from rtgp.solvers import Output, conjugate_gradients
-from rtgp.solvers.lanczos import log_quadrature_series
+from rtgp._estimators import inverse_quadratic
+from rtgp._preconditioners import Identity, LowRank
+from rtgp._solvers import Output, conjugate_gradients
+from rtgp._solvers.lanczos import log_quadrature_series
 from rtgp.truncation import fixed
 
 N = 120

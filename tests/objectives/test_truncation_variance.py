@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp.objectives.krylov_run import KrylovRun, Truncation
-from rtgp.solvers import CGResult, CGStatus
-from rtgp.solvers.lanczos import log_quadrature_series
+from rtgp._objectives.krylov_run import KrylovRun, Truncation
+from rtgp._solvers import CGResult, CGStatus
+from rtgp._solvers.lanczos import log_quadrature_series
 from rtgp.truncation import ResidualDriven, Weighting, coupled_pair, russian_roulette
 from truncation.enumeration import expectation, pair_survival, weights_along
 

@@ -14,10 +14,10 @@ from gpytorch.means import LinearMean
 import reference
 import rtgp
 from gp_models import airports, estimated, exact, gradients, make
+from rtgp._mll import MarginalLogLikelihood
+from rtgp._objectives import Batch
+from rtgp._objectives.vecchia import VecchiaObjective, VecchiaSettings
 from rtgp.errors import SettingError
-from rtgp.mll import MarginalLogLikelihood
-from rtgp.objectives import Batch
-from rtgp.objectives.vecchia import VecchiaObjective, VecchiaSettings
 
 N = 50
 KERNELS = {

@@ -10,13 +10,13 @@ import gpytorch
 import pytest
 import torch
 
+from rtgp._kernels import KernelForm, read_kernel
 from rtgp.errors import SettingError
-from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators import DenseOperator, TiledOperator, TritonOperator, choose, make, make_from_form
-from rtgp.operators.choose import free_memory
-from rtgp.operators.gpu import availability
+from rtgp.operators._choose import free_memory
+from rtgp.operators._gpu import availability
 
-choose_module = importlib.import_module("rtgp.operators.choose")  # the package's own name is the function's
+choose_module = importlib.import_module("rtgp.operators._choose")  # the package's own name is the function's
 N = 1000
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import reference
 import triton_mode
+from rtgp._kernels.formulas import MATERN, RBF, RadialFormula
 from rtgp.errors import InputError, SettingError
-from rtgp.kernels.formulas import MATERN, RBF, RadialFormula
-from rtgp.operators.gpu import Tuning
-from rtgp.operators.gpu.points import half_bytes, padded_width, prepare
-from rtgp.operators.gpu.settings import arithmetic_of, split_count
+from rtgp.operators._gpu import Tuning
+from rtgp.operators._gpu.points import half_bytes, padded_width, prepare
+from rtgp.operators._gpu.settings import arithmetic_of, split_count
 
 FORMULAS = [RBF, *MATERN.values()]
 SMALL = Tuning(block_rows=64, block_columns=32, gradient_rows=64, gradient_columns=64)
@@ -47,7 +47,7 @@ def error(got: Tensor, wanted: Tensor) -> float:
 @formulas
 @pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (17, 8, 1), (130, 1, 11), (130, 26, 1), (130, 3, 70)])
 def test_product(formula: RadialFormula, n: int, d: int, r: int, device: str) -> None:
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z, v = inputs(n, d, device), vectors(n, r, device)
     wanted = product_reference(formula, z, z, v)
@@ -63,8 +63,8 @@ def test_product(formula: RadialFormula, n: int, d: int, r: int, device: str) ->
 @pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (130, 3, 70), (130, 26, 1), (300, 5, 2)])
 @pytest.mark.parametrize("splits", [0, 3])
 def test_symmetric_product(formula: RadialFormula, n: int, d: int, r: int, splits: int, device: str) -> None:
-    from rtgp.operators.gpu.product import product_reference
-    from rtgp.operators.gpu.symmetric import symmetric_product
+    from rtgp.operators._gpu.product import product_reference
+    from rtgp.operators._gpu.symmetric import symmetric_product
 
     z, v = inputs(n, d, device), vectors(n, r, device)
     tuning = replace(SMALL, splits=splits)
@@ -78,8 +78,8 @@ def test_symmetric_product(formula: RadialFormula, n: int, d: int, r: int, split
 @formulas
 @pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (130, 3, 70), (129, 26, 1), (520, 5, 2)])
 def test_half_product(formula: RadialFormula, n: int, d: int, r: int, device: str) -> None:
-    from rtgp.operators.gpu.half import half_product, store
-    from rtgp.operators.gpu.product import product_reference
+    from rtgp.operators._gpu.half import half_product, store
+    from rtgp.operators._gpu.product import product_reference
 
     z, v = inputs(n, d, device), vectors(n, r, device)
     stored = store(prepare(formula.name, z, None, 4))
@@ -96,7 +96,7 @@ def test_half_product(formula: RadialFormula, n: int, d: int, r: int, device: st
 @pytest.mark.parametrize("size", [1.0, 1e3])
 def test_stored_product(n: int, r: int, size: float, device: str) -> None:
     """Any symmetric matrix, entries up to `size`, of whatever row stride."""
-    from rtgp.operators.gpu.stored import stored_product, stored_reference
+    from rtgp.operators._gpu.stored import stored_product, stored_reference
 
     matrix = torch.zeros(n, n + 3, device=device)[:, :n]
     matrix.copy_(RBF.value(torch.cdist(inputs(n, 3, device), inputs(n, 3, device)).square()) * size)
@@ -112,7 +112,7 @@ def test_stored_product(n: int, r: int, size: float, device: str) -> None:
 @pytest.mark.parametrize("m, n, r", [(5, 300, 3), (300, 5, 12), (70, 129, 1), (1, 1, 1)])
 def test_rectangular_stored_product(m: int, n: int, r: int, device: str) -> None:
     """Right-hand sides whose size changes by orders of magnitude from tile to tile, and columns of zeros."""
-    from rtgp.operators.gpu.stored import stored_product, stored_reference
+    from rtgp.operators._gpu.stored import stored_product, stored_reference
 
     generator = torch.Generator().manual_seed(0)
     matrix = (torch.rand(m, n, generator=generator) - 0.5).to(device)
@@ -128,7 +128,7 @@ def test_rectangular_stored_product(m: int, n: int, r: int, device: str) -> None
 @devices
 @pytest.mark.parametrize("n", [17, 300])
 def test_wide_sums(n: int, device: str) -> None:
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z, v = inputs(n, 3, device), vectors(n, 2, device)
     got = product(prepare("rbf", z, None, 4), v, tuning=SMALL, wide=True)
@@ -141,7 +141,7 @@ def test_wide_sums(n: int, device: str) -> None:
 @formulas
 @pytest.mark.parametrize("m, n, d", [(1, 130, 3), (130, 17, 26), (33, 64, 5)])
 def test_rectangular_product(formula: RadialFormula, m: int, n: int, d: int, device: str) -> None:
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     a, b, v = inputs(m, d, device, seed=3), inputs(n, d, device, seed=4), vectors(n, 3, device)
     got = product(prepare(formula.name, a, b, 4), v, tuning=SMALL)
@@ -155,7 +155,7 @@ def test_rectangular_product(formula: RadialFormula, m: int, n: int, d: int, dev
 @pytest.mark.parametrize("size", [1e-3, 30.0, 3000.0])
 def test_distances_do_not_cancel(formula: RadialFormula, direct: int, size: float, device: str) -> None:
     """Near pairs far from the centre, and points that are almost one: both ways to a distance keep 1e-5."""
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z = inputs(66, 6, device, size=size)
     z[33:] = z[:33] + inputs(33, 6, device, seed=5, size=0.5)
@@ -171,7 +171,7 @@ def test_distances_do_not_cancel(formula: RadialFormula, direct: int, size: floa
 )
 @pytest.mark.parametrize("splits", [1, 3])
 def test_arithmetics_and_splits(arithmetic: str, tolerance: float, splits: int, device: str) -> None:
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z, v = inputs(130, 3, device), vectors(130, 5, device)
     tuning = Tuning(block_rows=64, block_columns=16, splits=splits, arithmetic=arithmetic)
@@ -183,7 +183,7 @@ def test_arithmetics_and_splits(arithmetic: str, tolerance: float, splits: int, 
 @devices
 def test_columns_of_any_size(device: str) -> None:
     """Each column is as accurate as if it were alone, from 1e-30 to 1e30; zero columns give zero."""
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z, v = inputs(40, 2, device), vectors(40, 4, device)
     v = v * torch.tensor([1e-30, 1.0, 1e30, 0.0], device=device)
@@ -198,7 +198,7 @@ def test_columns_of_any_size(device: str) -> None:
 @devices
 def test_small_entries_of_K_count(device: str) -> None:
     """Rows whose entries are all below float16's smallest number keep their digits."""
-    from rtgp.operators.gpu.product import product, product_reference
+    from rtgp.operators._gpu.product import product, product_reference
 
     z = torch.zeros(34, 1, dtype=torch.float64, device=device)
     z[0] = 5.0  # exp(-12.5) = 4e-6 from all others
@@ -214,7 +214,7 @@ def test_small_entries_of_K_count(device: str) -> None:
 @formulas
 @pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (130, 1, 1), (130, 8, 11), (130, 26, 2), (40, 12, 40)])
 def test_gradient(formula: RadialFormula, n: int, d: int, r: int, device: str) -> None:
-    from rtgp.operators.gpu.gradient import gradient, gradient_reference
+    from rtgp.operators._gpu.gradient import gradient, gradient_reference
 
     z, u, v = inputs(n, d, device), vectors(n, r, device), vectors(n, r, device, seed=2)
     pair = prepare(formula.name, z, None, 4)
@@ -234,7 +234,7 @@ def test_gradient(formula: RadialFormula, n: int, d: int, r: int, device: str) -
 @pytest.mark.parametrize("n, d, r", [(1, 1, 1), (17, 3, 11), (130, 1, 1), (130, 8, 2), (130, 26, 1), (300, 17, 1)])
 @pytest.mark.parametrize("splits", [0, 3])
 def test_derivative(formula: RadialFormula, n: int, d: int, r: int, splits: int, device: str) -> None:
-    from rtgp.operators.gpu.derivative import derivative, derivative_reference
+    from rtgp.operators._gpu.derivative import derivative, derivative_reference
 
     z, v = inputs(n, d, device), vectors(n, r, device)
     got = derivative(prepare(formula.name, z, None, 4), v, replace(SMALL, splits=splits))
@@ -248,7 +248,7 @@ def test_derivative(formula: RadialFormula, n: int, d: int, r: int, splits: int,
 @formulas
 def test_the_derivative_reference_is_the_derivative(formula: RadialFormula) -> None:
     """Against finite differences in the logarithm of each lengthscale: dk/dlog l_a = -2 slope (z_ia - z_ja)^2."""
-    from rtgp.operators.gpu.derivative import derivative_reference
+    from rtgp.operators._gpu.derivative import derivative_reference
 
     z, v, step = inputs(9, 3, "cpu"), vectors(9, 2, "cpu").double(), 1e-6
     found = derivative_reference(formula, z, v) * -2.0
@@ -266,7 +266,7 @@ def test_the_derivative_reference_is_the_derivative(formula: RadialFormula) -> N
 @formulas
 def test_the_gradient_reference_is_the_derivative(formula: RadialFormula) -> None:
     """Against NumPy, written from the kernels' equations."""
-    from rtgp.operators.gpu.gradient import gradient_reference
+    from rtgp.operators._gpu.gradient import gradient_reference
 
     z, u, v = inputs(7, 3, "cpu"), vectors(7, 2, "cpu").double(), vectors(7, 2, "cpu", seed=2).double()
     weight = ((u @ v.T + v @ u.T) / 2).numpy()
@@ -282,10 +282,10 @@ def test_the_gradient_reference_is_the_derivative(formula: RadialFormula) -> Non
 @pytest.mark.parametrize("distance", [100.0, 8000.0])
 def test_a_point_far_away_does_not_spoil_the_others(distance: float, device: str) -> None:
     """Entry by entry, and in the gradient: a value a hundred standard deviations out, a short lengthscale on it."""
-    from rtgp.operators.gpu.gradient import gradient, gradient_reference
-    from rtgp.operators.gpu.half import half_product, store
-    from rtgp.operators.gpu.product import product, product_reference
-    from rtgp.operators.gpu.symmetric import symmetric_product
+    from rtgp.operators._gpu.gradient import gradient, gradient_reference
+    from rtgp.operators._gpu.half import half_product, store
+    from rtgp.operators._gpu.product import product, product_reference
+    from rtgp.operators._gpu.symmetric import symmetric_product
 
     n, d = 140, 18
     z = inputs(n, d, device)

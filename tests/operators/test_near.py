@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rtgp._kernels import KernelForm, read_kernel
 from rtgp.errors import SettingError
-from rtgp.kernels import KernelForm, read_kernel
 from rtgp.operators import (
     DenseOperator,
     NearOperator,
@@ -19,11 +19,13 @@ from rtgp.operators import (
     choose,
     make,
     make_from_form,
-    near,
 )
-from rtgp.operators.choose import still_serves
-from rtgp.operators.near_plan import parts_of, plan_of
-from rtgp.operators.order import DEFAULT, TileSettings
+from rtgp.operators import (
+    _near as near,
+)
+from rtgp.operators._choose import still_serves
+from rtgp.operators._near_plan import parts_of, plan_of
+from rtgp.operators._order import DEFAULT, TileSettings
 
 N = 400
 SMALL = TileSettings(leaf=16, least=100)
@@ -173,7 +175,7 @@ def test_a_distance_that_is_too_short_breaks_the_bound(kind: str, monkeypatch: p
     """The test above has power."""
     one, x = made(scattered, kind)
     form = read_kernel(one, x)
-    from rtgp.operators import near_plan
+    from rtgp.operators import _near_plan as near_plan
 
     right = near_plan._limits
     monkeypatch.setattr(near_plan, "_limits", lambda *args: tuple(0.1 * limit for limit in right(*args)))

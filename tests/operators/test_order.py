@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import triton_mode
-from rtgp.kernels import read_kernel
-from rtgp.kernels.formulas import MATERN, RBF, RadialFormula, negligible_beyond, squared_distances
+from rtgp._kernels import read_kernel
+from rtgp._kernels.formulas import MATERN, RBF, RadialFormula, negligible_beyond, squared_distances
 from rtgp.operators import TiledOperator, TritonOperator
-from rtgp.operators.gpu import Tuning
-from rtgp.operators.order import TileSettings, boxed, leaves_of, near_share, negligible_entry, tile_list
+from rtgp.operators._gpu import Tuning
+from rtgp.operators._order import TileSettings, boxed, leaves_of, near_share, negligible_entry, tile_list
 
 FORMULAS = [RBF, *MATERN.values()]
 formulas = pytest.mark.parametrize("formula", FORMULAS, ids=[f.name for f in FORMULAS])

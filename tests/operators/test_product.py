@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rtgp.operators.product import stored_product
+from rtgp.operators._product import stored_product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

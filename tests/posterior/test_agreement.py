@@ -12,13 +12,17 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gp_models import airports, make
 from posterior.cases import CASES, case, each_relative, gpytorch_prediction, relative
 from reference import kernel_matrix
+from rtgp._precision import Precision
+from rtgp._preconditioners.choose import ChoiceSettings
+from rtgp._preconditioners.policy_settings import PolicySettings
 from rtgp.errors import ConvergenceError
-from rtgp.posterior import cache, krylov, posterior, predict, prior
-from rtgp.posterior.krylov import SolveSettings
-from rtgp.posterior.settings import PredictionSettings
-from rtgp.precision import Precision
-from rtgp.preconditioners.choose import ChoiceSettings
-from rtgp.preconditioners.policy_settings import PolicySettings
+from rtgp.posterior import _cache as cache
+from rtgp.posterior import _krylov as krylov
+from rtgp.posterior import _predict as predict
+from rtgp.posterior import _prior as prior
+from rtgp.posterior import posterior
+from rtgp.posterior._krylov import SolveSettings
+from rtgp.posterior._settings import PredictionSettings
 
 METHODS = ["cholesky", "cg"]
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rtgp.errors import InputError, UnsupportedModelError
-from rtgp.posterior import checks
+from rtgp.posterior import _checks as checks
 
 X, Y = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
 

@@ -13,7 +13,10 @@ from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikeliho
 from gp_models import airports, make
 from posterior.cases import N, case, each_relative, gpytorch_prediction, relative
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
-from rtgp.posterior import cache, posterior, predict, settings
+from rtgp.posterior import _cache as cache
+from rtgp.posterior import _predict as predict
+from rtgp.posterior import _settings as settings
+from rtgp.posterior import posterior
 
 METHODS = ["cholesky", "cg"]
 

@@ -7,8 +7,8 @@ import torch
 
 from posterior.cases import case
 from rtgp.posterior import posterior
-from rtgp.posterior.near_variance import NearVarianceSettings
-from rtgp.posterior.settings import PredictionSettings
+from rtgp.posterior._near_variance import NearVarianceSettings
+from rtgp.posterior._settings import PredictionSettings
 
 EAGER = {"work": 0.0, "sample": 8}  # as if there were very many points
 

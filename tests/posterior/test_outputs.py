@@ -8,7 +8,7 @@ import torch
 
 import rtgp
 from rtgp.errors import InputError, UnsupportedModelError
-from rtgp.posterior.outputs import OutputsPosterior
+from rtgp.posterior._outputs import OutputsPosterior
 
 
 class Model(gpytorch.models.ExactGP):

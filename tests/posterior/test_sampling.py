@@ -13,8 +13,8 @@ import torch
 from posterior.cases import case, gpytorch_prediction
 from rtgp.errors import InputError, SettingError
 from rtgp.posterior import posterior
-from rtgp.posterior.sampling import SamplingSettings
-from rtgp.posterior.settings import PredictionSettings
+from rtgp.posterior._sampling import SamplingSettings
+from rtgp.posterior._settings import PredictionSettings
 
 COUNT = 4000
 LEVEL = 4.9  # |z| beyond this has probability 1e-6 in each of the (fewer than 1000) comparisons of a test

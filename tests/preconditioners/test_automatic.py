@@ -9,17 +9,17 @@ import pytest
 import torch
 
 import rtgp
-import rtgp.objectives.krylov as krylov
+import rtgp._objectives.krylov as krylov
 from gp_models import make
 from models import gradient
-from rtgp.kernels import read_kernel
+from rtgp._kernels import read_kernel
+from rtgp._preconditioners import Automatic, LowRank, SparseInverse
+from rtgp._preconditioners import policy as policy_module
+from rtgp._preconditioners.combined import LowRankAndNeighboursInverse
+from rtgp._preconditioners.policy import Policy
+from rtgp._preconditioners.trial import Trial
+from rtgp._solvers import WhitenedSystem
 from rtgp.operators import make_from_form
-from rtgp.preconditioners import Automatic, LowRank, SparseInverse
-from rtgp.preconditioners import policy as policy_module
-from rtgp.preconditioners.combined import LowRankAndNeighboursInverse
-from rtgp.preconditioners.policy import Policy
-from rtgp.preconditioners.trial import Trial
-from rtgp.solvers import WhitenedSystem
 
 MATERN12 = partial(gpytorch.kernels.MaternKernel, nu=0.5)
 KINDS = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rtgp.preconditioners.build import Built
-from rtgp.preconditioners.choose import Choice, ChoiceSettings, Decision
-from rtgp.preconditioners.protocol import Identity
-from rtgp.preconditioners.shape import Costs, DeviceCosts, Shape
-from rtgp.preconditioners.trial import Trial
+from rtgp._preconditioners.build import Built
+from rtgp._preconditioners.choose import Choice, ChoiceSettings, Decision
+from rtgp._preconditioners.protocol import Identity
+from rtgp._preconditioners.shape import Costs, DeviceCosts, Shape
+from rtgp._preconditioners.trial import Trial
 
 N, COLUMNS, RANK = 1000, 10, 50
 # Nothing but the iterations counts, and a little for larger shapes.

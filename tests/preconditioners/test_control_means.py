@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rtgp.kernels import read_kernel
-from rtgp.objectives import Batch
+from rtgp._kernels import read_kernel
+from rtgp._objectives import Batch
+from rtgp._preconditioners.build import build
+from rtgp._preconditioners.neighbour_control import NeighbourControl
+from rtgp._preconditioners.nystroem_control import NystroemControl
+from rtgp._preconditioners.shape import Shape
+from rtgp._solvers import WhitenedSystem
 from rtgp.operators import make_from_form
-from rtgp.preconditioners.build import build
-from rtgp.preconditioners.neighbour_control import NeighbourControl
-from rtgp.preconditioners.nystroem_control import NystroemControl
-from rtgp.preconditioners.shape import Shape
-from rtgp.solvers import WhitenedSystem
 
 N, D = 30, 3
 KERNELS = {

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import reference
+from rtgp._preconditioners import Identity, LowRank, PivotedCholesky
+from rtgp._preconditioners.low_rank import low_rank_of_matrix
+from rtgp._preconditioners.pivoted_cholesky import from_pivots, greedy_pivoted_cholesky, random_pivoted_cholesky
 from rtgp.errors import SettingError
-from rtgp.preconditioners import Identity, LowRank, PivotedCholesky
-from rtgp.preconditioners.low_rank import low_rank_of_matrix
-from rtgp.preconditioners.pivoted_cholesky import from_pivots, greedy_pivoted_cholesky, random_pivoted_cholesky
 
 N = 80
 

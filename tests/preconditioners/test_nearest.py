@@ -11,11 +11,11 @@ from gpytorch import kernels
 from torch import Tensor
 
 import reference
-from rtgp.kernels import KernelForm, read_covariance, read_kernel
-from rtgp.operators.order import gaps, leaves_of
-from rtgp.preconditioners.leaf_search import LeafSettings
-from rtgp.preconditioners.nearest import DEFAULT, most_correlated, nearest_among, nearest_earlier
-from rtgp.preconditioners.neighbour_search import SearchSettings
+from rtgp._kernels import KernelForm, read_covariance, read_kernel
+from rtgp._preconditioners.leaf_search import LeafSettings
+from rtgp._preconditioners.nearest import DEFAULT, most_correlated, nearest_among, nearest_earlier
+from rtgp._preconditioners.neighbour_search import SearchSettings
+from rtgp.operators._order import gaps, leaves_of
 
 BLOCKS = replace(DEFAULT, tree_cost=1.0, entries=2000)
 TREE = replace(DEFAULT, tree_cost=0.0, first=20)
@@ -191,7 +191,7 @@ def test_some_points_only(way: str) -> None:
 
 def test_leaves_serve_most_of_what_is_asked_in_two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All distances of a few points only: the first ones, which have few before them."""
-    from rtgp.preconditioners import neighbour_search
+    from rtgp._preconditioners import neighbour_search
 
     asked = []
     by_blocks = neighbour_search._by_blocks

@@ -13,16 +13,16 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from rtgp.kernels import read_kernel
-from rtgp.methods import RRCG, Cholesky
-from rtgp.objectives import Batch, EstimateRequest
-from rtgp.objectives.control_coefficients import CoefficientSettings, by_cost
-from rtgp.objectives.krylov import EstimateSettings
-from rtgp.objectives.protocol import gradient_of
+from rtgp._kernels import read_kernel
+from rtgp._methods import RRCG, Cholesky
+from rtgp._objectives import Batch, EstimateRequest
+from rtgp._objectives.control_coefficients import CoefficientSettings, by_cost
+from rtgp._objectives.krylov import EstimateSettings
+from rtgp._objectives.protocol import gradient_of
+from rtgp._preconditioners import LowRank, PivotedCholesky
+from rtgp._preconditioners.nystroem_control import ControlSettings, NystroemControl
+from rtgp._solvers import WhitenedSystem
 from rtgp.operators import make_from_form
-from rtgp.preconditioners import LowRank, PivotedCholesky
-from rtgp.preconditioners.nystroem_control import ControlSettings, NystroemControl
-from rtgp.solvers import WhitenedSystem
 
 N, D = 48, 3
 MATERN52 = partial(MaternKernel, nu=2.5)

@@ -9,14 +9,14 @@ import torch
 
 import rtgp
 from models import Regression, gradient
-from rtgp.kernels import read_covariance
+from rtgp._kernels import read_covariance
+from rtgp._preconditioners import Identity
+from rtgp._preconditioners import policy as policy_module
+from rtgp._preconditioners.policy import Policy
+from rtgp._preconditioners.policy_settings import PolicySettings
+from rtgp._preconditioners.shape import Costs, DeviceCosts, Shape
+from rtgp._solvers import WhitenedSystem
 from rtgp.operators import make_from_form
-from rtgp.preconditioners import Identity
-from rtgp.preconditioners import policy as policy_module
-from rtgp.preconditioners.policy import Policy
-from rtgp.preconditioners.policy_settings import PolicySettings
-from rtgp.preconditioners.shape import Costs, DeviceCosts, Shape
-from rtgp.solvers import WhitenedSystem
 
 N = 600
 COLUMNS = 3

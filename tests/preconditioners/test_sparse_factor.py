@@ -11,9 +11,9 @@ from torch import Tensor
 
 import reference
 from kernels.test_structure import MODELS
-from rtgp.kernels import KernelForm, read_covariance, read_kernel
-from rtgp.preconditioners.nearest import nearest_earlier
-from rtgp.preconditioners.sparse_factor import FactorSettings, inverse_factor_rows, trace_of_derivative
+from rtgp._kernels import KernelForm, read_covariance, read_kernel
+from rtgp._preconditioners.nearest import nearest_earlier
+from rtgp._preconditioners.sparse_factor import FactorSettings, inverse_factor_rows, trace_of_derivative
 
 N = 40
 SMALL = FactorSettings(piece=8 * 3 * 49)  # three blocks at a time

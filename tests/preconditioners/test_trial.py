@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from rtgp.preconditioners.protocol import Identity
-from rtgp.preconditioners.trial import TrialSettings, smallest_residual, tried
-from rtgp.solvers import Output, WhitenedSystem, conjugate_gradients
+from rtgp._preconditioners.protocol import Identity
+from rtgp._preconditioners.trial import TrialSettings, smallest_residual, tried
+from rtgp._solvers import Output, WhitenedSystem, conjugate_gradients
 from rtgp.truncation import fixed
 
 

@@ -13,8 +13,8 @@ import rtgp
 from gp_models import Model
 from properties.metamorphic import N, Setting, example
 from properties.test_metamorphic import repeated
-from rtgp.baselines import ExpertsModel, VariationalModel
-from rtgp.baselines.svgp.training import lower_bound, set_best_distribution
+from rtgp._baselines import ExpertsModel, VariationalModel
+from rtgp._baselines.svgp.training import lower_bound, set_best_distribution
 
 JITTER = 1e-8  # of K(Z, Z), in units of the outputscale below
 

@@ -15,11 +15,11 @@ from torch import Tensor
 import triton_mode
 from properties.kernel_cases import is_stationary, kernel_trees, matrix
 from properties.tries import examples
+from rtgp._kernels import KernelForm, read_kernel
+from rtgp._kernels.batches import small_blocks
 from rtgp.distributed import Group
-from rtgp.kernels import KernelForm, read_kernel
-from rtgp.kernels.batches import small_blocks
 from rtgp.operators import DenseOperator, KernelOperator, ShardedOperator, TiledOperator, TritonOperator
-from rtgp.operators.gpu import supported
+from rtgp.operators._gpu import supported
 
 # Relative to the largest entry. float32: products of up to 24 rounded entries, of which none cancels by design.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}

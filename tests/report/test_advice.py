@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rtgp.report import Predictions
-from rtgp.report.advice import Facts, advice
+from rtgp._report import Predictions
+from rtgp._report.advice import Facts, advice
 
 
 def predictions(scale: float = 1.0, spread: float = 1.0, m: int = 4000) -> Predictions:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rtgp.report import Curve, Report, Run, Table, write_report
+from rtgp._report import Curve, Report, Run, Table, write_report
 from waiting import PATIENCE
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

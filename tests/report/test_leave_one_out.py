@@ -8,7 +8,7 @@ import gpytorch
 import numpy as np
 import torch
 
-from rtgp.report.leave_one_out import leave_one_out
+from rtgp._report.leave_one_out import leave_one_out
 
 
 class Model(gpytorch.models.ExactGP):  # type: ignore[misc]

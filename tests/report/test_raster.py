@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rtgp._report import Predictions, Report, Run, Surface, render
+from rtgp._report.raster import MOST_CELLS, raster
 from rtgp.errors import InputError
-from rtgp.report import Predictions, Report, Run, Surface, render
-from rtgp.report.raster import MOST_CELLS, raster
 
 
 def test_cells_have_the_mean_of_their_points() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from rtgp._objectives import EstimateStats
+from rtgp._report import Curve, Predictions, Report, Run, Surface, Table, coverage, nll, render, rmse, write_report
+from rtgp._report.calibration import coverage_curve, pit, verdict
+from rtgp._report.content import Array
+from rtgp._report.training_plots import hyperparameter_names
 from rtgp.errors import InputError, StorageError
-from rtgp.objectives import EstimateStats
-from rtgp.report import Curve, Predictions, Report, Run, Surface, Table, coverage, nll, render, rmse, write_report
-from rtgp.report.calibration import coverage_curve, pit, verdict
-from rtgp.report.content import Array
-from rtgp.report.training_plots import hyperparameter_names
-from rtgp.training.history import make_row
+from rtgp.training._history import make_row
 
 HOSTILE = '<script>alert("x")</script> $x_1$ & \x07'
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from reproduction import Check, Setting, Spec, run_cells
 from reproduction.spec import concluded
+from rtgp._report.style import axes, figure
 from rtgp.errors import OutOfMemoryError, SettingError
-from rtgp.report.style import axes, figure
 
 
 class Counting(Spec):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import reproduction
 import rtgp
-from rtgp.cli import app
+from rtgp._cli import app
 
 sys.path.insert(0, str(Path(__file__).parent))
 from counting import Counting

@@ -15,8 +15,8 @@ from reproduction import Setting, conclude, item, publish, run_cells
 from reproduction.rows import Results
 from reproduction.runner import selected
 from reproduction.spec import CellUnfinishedError, Deadline, key_of
+from rtgp._provenance import COLUMNS
 from rtgp.errors import ConvergenceError, SettingError
-from rtgp.provenance import COLUMNS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from counting import Counting, Held, Misled, Unlucky, Weak

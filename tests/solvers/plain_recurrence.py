@@ -1,4 +1,4 @@
-"""`rtgp.operators.gpu.recurrence` in plain torch: `FusedIteration` and what it records, tried without Triton."""
+"""`rtgp.operators._gpu.recurrence` in plain torch: `FusedIteration` and what it records, tried without Triton."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Recurrence:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the Triton kernels, and on every device."""
-    module = types.ModuleType("rtgp.operators.gpu.recurrence")
+    module = types.ModuleType("rtgp.operators._gpu.recurrence")
     module.Recurrence = Recurrence
-    monkeypatch.setitem(sys.modules, "rtgp.operators.gpu.recurrence", module)
-    monkeypatch.setattr("rtgp.solvers.cg.usable", lambda device: True)
+    monkeypatch.setitem(sys.modules, "rtgp.operators._gpu.recurrence", module)
+    monkeypatch.setattr("rtgp._solvers.cg.usable", lambda device: True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rtgp.preconditioners import Identity
-from rtgp.solvers import CGResult, Output, conjugate_gradients
+from rtgp._preconditioners import Identity
+from rtgp._solvers import CGResult, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rtgp.preconditioners import Identity
-from rtgp.solvers import CGStatus, Output, conjugate_gradients
+from rtgp._preconditioners import Identity
+from rtgp._solvers import CGStatus, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 N = 60

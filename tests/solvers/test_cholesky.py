@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rtgp._solvers.cholesky import cholesky_factor, invert_in_place
 from rtgp.errors import NotPositiveDefiniteError
-from rtgp.solvers.cholesky import cholesky_factor, invert_in_place
 
 
 @pytest.mark.parametrize("n, panel", [(1, 4), (7, 3), (12, 4), (50, 16), (9, 20)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rtgp._preconditioners import Identity
+from rtgp._solvers import Output, conjugate_gradients
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError
-from rtgp.preconditioners import Identity
-from rtgp.solvers import Output, conjugate_gradients
 from rtgp.truncation import ExponentialDecay, ResidualDriven, coupled_pair, fixed, russian_roulette
 
 N = 40

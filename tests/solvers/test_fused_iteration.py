@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import triton_mode
+from rtgp._preconditioners import Identity, LowRank
+from rtgp._solvers import CGResult, Output, Recordings, cg, conjugate_gradients
+from rtgp._solvers.fused_iteration import FusedIteration
+from rtgp._solvers.iteration import Iteration
 from rtgp.errors import ConvergenceError
-from rtgp.preconditioners import Identity, LowRank
-from rtgp.solvers import CGResult, Output, Recordings, cg, conjugate_gradients
-from rtgp.solvers.fused_iteration import FusedIteration
-from rtgp.solvers.iteration import Iteration
 from rtgp.truncation import fixed
 
 devices = pytest.mark.parametrize("device", [triton_mode.CPU, triton_mode.GPU])

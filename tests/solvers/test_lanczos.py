@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import reference
-from rtgp.solvers.lanczos import log_derivative_vectors, log_quadrature_series
+from rtgp._solvers.lanczos import log_derivative_vectors, log_quadrature_series
 
 
 def matrix(n: int, condition: float, seed: int = 0) -> np.ndarray:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from rtgp._ownership import collector_held_off
+from rtgp._preconditioners import LowRank
+from rtgp._solvers import CGResult, Output, Recordings, conjugate_gradients, fused_iteration
+from rtgp._solvers.recorder import CudaRecorder
+from rtgp._solvers.replays import Replays
 from rtgp.errors import ConvergenceError
-from rtgp.ownership import collector_held_off
-from rtgp.preconditioners import LowRank
-from rtgp.solvers import CGResult, Output, Recordings, conjugate_gradients, fused_iteration
-from rtgp.solvers.recorder import CudaRecorder
-from rtgp.solvers.replays import Replays
 from rtgp.truncation import fixed
 from solvers import plain_recurrence
 
@@ -211,7 +211,7 @@ def fake_card(monkeypatch: pytest.MonkeyPatch, spoilt: bool) -> list[str]:
             calls.append("off the stream")
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(calls, spoilt))
-    monkeypatch.setattr("rtgp.solvers.recorder._stream", FakeStream)
+    monkeypatch.setattr("rtgp._solvers.recorder._stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append("synchronize"))

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import rtgp
-import rtgp.objectives.krylov as krylov
+import rtgp._objectives.krylov as krylov
 from models import Judged, Regression
-from rtgp.kernels import read_kernel
+from rtgp._kernels import read_kernel
+from rtgp._precision import PrecisionSettings
+from rtgp._solvers import WhitenedSystem
 from rtgp.operators import DenseOperator, make_from_form
-from rtgp.operators.protocol import KernelOperator
-from rtgp.precision import PrecisionSettings
-from rtgp.solvers import WhitenedSystem
+from rtgp.operators._protocol import KernelOperator
 
 N = 1500
 NOISE, SIGNAL = 2.0**-6, 2.0**13  # powers of two: whitening and the outputscale do not round

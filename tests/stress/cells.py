@@ -21,10 +21,10 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 import rtgp
-import rtgp.objectives.krylov as krylov
+import rtgp._objectives.krylov as krylov
+from rtgp._estimators import Probes
 from rtgp.errors import PrecisionWarning, RTGPError
-from rtgp.estimators import Probes
-from rtgp.training.problem import Problem
+from rtgp.training._problem import Problem
 from rtgp.truncation import ResidualDriven
 from stress.exact import Exact, Hyperparameters, grid, on_grid, repeated, scattered, with_stranger
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import rtgp
 from rtgp.errors import InputError
 from rtgp.training import FitStatus
-from rtgp.training.problem import Problem
+from rtgp.training._problem import Problem
 
 GAIN = 5e-3  # per point
 CONVERGED = 0.8  # of the runs at the least; 300 of 300 when it was measured

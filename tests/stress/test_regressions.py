@@ -13,8 +13,8 @@ from torch import Tensor
 
 import rtgp
 from gp_models import make
+from rtgp._kernels import read_kernel
 from rtgp.errors import PrecisionWarning
-from rtgp.kernels import read_kernel
 from rtgp.operators import DenseOperator, TiledOperator
 from stress.cells import Cell, Model, evaluate, make_data
 

@@ -18,11 +18,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # Where the library may import the packages of an extra.
 ROOMS = {
-    "botorch": {"botorch/fitting.py", "botorch/model.py", "botorch/sampling.py", "botorch/wrapping.py",
-                "posterior/units.py"},
-    "report": {"report/figures.py", "report/page.py", "report/picture.py", "report/prediction_plots.py",
-               "report/style.py", "report/training_plots.py"},
-    "data": {"datasets/parquet_files.py", "datasets/registry.py"},
+    "botorch": {"botorch/_fitting.py", "botorch/_model.py", "botorch/_sampling.py", "botorch/_wrapping.py",
+                "posterior/_units.py"},
+    "report": {"_report/figures.py", "_report/page.py", "_report/picture.py", "_report/prediction_plots.py",
+               "_report/style.py", "_report/training_plots.py"},
+    "data": {"datasets/_parquet_files.py", "datasets/_registry.py"},
 }  # fmt: skip
 WITH_TORCH = "triton"  # a build of torch for NVIDIA cards brings its own; elsewhere no such kernel is imported
 IMPORTED_AS = {name: canonical(found[0]) for name, found in packages_distributions().items()}

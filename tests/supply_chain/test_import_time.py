@@ -30,5 +30,5 @@ def test_less_than_two_seconds_beyond_torch_and_nothing_heavy() -> None:
 def test_rooms_above_the_likelihood_are_loaded_on_first_use() -> None:
     *_, rooms = json.loads(subprocess.check_output([sys.executable, "-c", _PROGRAM], text=True))
     assert "rtgp.posterior" in rooms
-    above = {"rtgp.cli", "rtgp.diagnostics", "rtgp.estimator", "rtgp.report", "rtgp.training"}
+    above = {"rtgp._cli", "rtgp.diagnostics", "rtgp._estimator", "rtgp._report", "rtgp.training"}
     assert not above & set(rooms)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import rtgp
+from rtgp._report import versions
 from rtgp.distributed import environment
-from rtgp.report import versions
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -24,10 +24,10 @@ def test_it_is_stated_once() -> None:
     stated = re.compile(r"^(__version__|version) *= *[\"']", re.MULTILINE)
     files = [ROOT / "pyproject.toml", *(ROOT / "src").rglob("*.py")]
     found = [path.relative_to(ROOT).as_posix() for path in files if stated.search(path.read_text(encoding="utf-8"))]
-    assert found == ["src/rtgp/provenance.py"]
+    assert found == ["src/rtgp/_provenance.py"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "rtgp.provenance.__version__"}
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "rtgp._provenance.__version__"}
 
 
 def test_what_is_built_has_it(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_what_is_built_has_it(tmp_path: Path) -> None:
     (tmp_path / "src" / "rtgp").mkdir(parents=True)
     (tmp_path / "README.md").touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("__init__.py", "provenance.py"):
+    for name in ("__init__.py", "_provenance.py"):
         shutil.copy(ROOT / "src" / "rtgp" / name, tmp_path / "src" / "rtgp")
     code = "from setuptools import setup; setup()"
     command = [sys.executable, "-I", "-c", code, "-q", "--version"]

@@ -85,7 +85,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path) -> None:
         if path.is_file() and path.suffix not in (".pyc", ".pyo")
     }
     assert "rtgp/py.typed" in wanted
-    assert any(name.startswith("rtgp/report/templates/") for name in wanted)
+    assert any(name.startswith("rtgp/_report/templates/") for name in wanted)
     assert wanted <= names
     assert not any(name.startswith(("tests", "benchmarks", "docs", "reproduction")) for name in names)
 

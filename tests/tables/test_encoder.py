@@ -15,10 +15,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from rtgp._estimator.regressor import GPRegressor
 from rtgp.errors import InputError
-from rtgp.estimator.regressor import GPRegressor
 from rtgp.tables import TableEncoder
-from rtgp.tables.dates import find_format
+from rtgp.tables._dates import find_format
 
 DATES = pd.date_range("2015-01-01", periods=60, freq="30D")
 FRAME = pd.DataFrame(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rtgp.tables.dialect import find_decimal, find_separator
-from rtgp.tables.numbers import evidence, number_of
+from rtgp.tables._dialect import find_decimal, find_separator
+from rtgp.tables._numbers import evidence, number_of
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
-from rtgp.cli import app
-from rtgp.estimator.regressor import GPRegressor
+from rtgp._cli import app
+from rtgp._estimator.regressor import GPRegressor
 
 TRAIN, TEST = 150, 100
 ROWS = TRAIN + TEST
@@ -290,7 +290,7 @@ def test_a_hundred_thousand_levels(tmp_path: Path, repeated: int) -> None:
 
 def test_a_table_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data.csv").write_text("x,y\n" + "1,2\n" * 1000)
-    monkeypatch.setattr("rtgp.datasets.limits.available_memory", lambda: 1000)
+    monkeypatch.setattr("rtgp.datasets._limits.available_memory", lambda: 1000)
     said = run("fit", tmp_path / "data.csv", "-t", "y", "-o", tmp_path / "model", code=1)
     assert "GiB of memory are left. Read fewer rows or columns" in said
     assert [one.name for one in tmp_path.iterdir()] == ["data.csv"]

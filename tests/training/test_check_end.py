@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from rtgp._objectives import EstimateStats
 from rtgp.errors import RTGPError
-from rtgp.objectives import EstimateStats
-from rtgp.training.check_end import check_end
-from rtgp.training.evaluation import Evaluation
-from rtgp.training.newton import NewtonSettings
+from rtgp.training._check_end import check_end
+from rtgp.training._evaluation import Evaluation
+from rtgp.training._newton import NewtonSettings
 
 SETTINGS = NewtonSettings()
 

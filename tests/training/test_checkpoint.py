@@ -19,8 +19,8 @@ from gpytorch.priors import GammaPrior, NormalPrior, UniformPrior
 
 import rtgp
 from rtgp.training import CheckpointError, CheckpointWarning, FitStatus, fit
-from rtgp.training.checkpoint import CheckpointFolder, seal
-from rtgp.training.lbfgs import Surface
+from rtgp.training._checkpoint import CheckpointFolder, seal
+from rtgp.training._lbfgs import Surface
 
 KILLER = Path(__file__).with_name("killed_training.py")
 

@@ -9,13 +9,13 @@ import torch
 
 import rtgp
 from gp_models import airports, make
+from rtgp._methods import Method
 from rtgp.errors import SettingError
-from rtgp.methods import Method
-from rtgp.training.choose import MethodSettings, choose_method, choose_optimizer, choose_start
-from rtgp.training.newton import NewtonSettings
-from rtgp.training.problem import Problem
-from rtgp.training.settings import TrainingSettings
-from rtgp.training.start import StartSettings
+from rtgp.training._choose import MethodSettings, choose_method, choose_optimizer, choose_start
+from rtgp.training._newton import NewtonSettings
+from rtgp.training._problem import Problem
+from rtgp.training._settings import TrainingSettings
+from rtgp.training._start import StartSettings
 
 
 def problem(method: Method) -> Problem:

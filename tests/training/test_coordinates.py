@@ -23,7 +23,7 @@ from gpytorch.priors import (
 
 import rtgp
 from gp_models import Model
-from rtgp.training.coordinates import Inside, Log, Plain, Wide, coordinates_of
+from rtgp.training._coordinates import Inside, Log, Plain, Wide, coordinates_of
 
 BOUNDS = {
     "greater, no transform": (GreaterThan(0.025, transform=None, initial_value=0.5), None),

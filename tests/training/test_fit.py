@@ -14,7 +14,7 @@ import rtgp
 from gp_models import airports, exact, make
 from rtgp.errors import NotPositiveDefiniteError
 from rtgp.training import ConvergenceWarning, FitStatus, choose_method, fit
-from rtgp.training.problem import Problem
+from rtgp.training._problem import Problem
 
 
 def reference_optimum(model, X, y) -> float:

@@ -11,8 +11,8 @@ import pytest
 
 import rtgp
 from rtgp.errors import SettingError
-from rtgp.training.notebook_bar import in_notebook
-from rtgp.training.progress import Progress
+from rtgp.training._notebook_bar import in_notebook
+from rtgp.training._progress import Progress
 
 ROWS: list[dict[str, Any]] = [
     {"step": i, "loss": 1.0 / (i + 1), "residual": 0.1, "seconds": 0.5 * i, "noise": 0.2, "<b>": 3.0} for i in range(30)

@@ -13,7 +13,7 @@ import pytest
 
 import rtgp
 from gp_models import airports, exact, make
-from rtgp.cli import scoring
+from rtgp._cli import scoring
 
 N, SEEDS = 200, 80
 # A rank at which the probes, not rounding, decide the scatter: 0.006 per point in one estimate.

@@ -12,10 +12,10 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import rtgp
 from gp_models import airports, make
 from rtgp.errors import RTGPError
-from rtgp.training import begin as begin_module
-from rtgp.training import neighbour_start
-from rtgp.training.begin import begin
-from rtgp.training.neighbour_start import (
+from rtgp.training import _begin as begin_module
+from rtgp.training import _neighbour_start as neighbour_start
+from rtgp.training._begin import begin
+from rtgp.training._neighbour_start import (
     DEFAULT,
     NeighbourStart,
     Stage,
@@ -23,8 +23,8 @@ from rtgp.training.neighbour_start import (
     pays,
     start_from_neighbours,
 )
-from rtgp.training.problem import Problem
-from rtgp.training.start import FirstFit
+from rtgp.training._problem import Problem
+from rtgp.training._start import FirstFit
 
 SMALL = NeighbourStart((Stage(6, 100, 100, 40, 1e-6), Stage(12, 250, 250, 20, 1e-6)), least=150)
 

@@ -17,20 +17,20 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
 import rtgp
 from gp_models import Model, airports, make
+from rtgp._objectives import CholeskyObjective, EstimateStats
+from rtgp._preconditioners.shape import Costs
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError, SettingError
-from rtgp.objectives import CholeskyObjective, EstimateStats
-from rtgp.preconditioners.shape import Costs
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
-from rtgp.training.begin import start_from_subset
-from rtgp.training.newton import NewtonSettings
-from rtgp.training.obstacles import Situation
-from rtgp.training.outcome import combined
-from rtgp.training.problem import Problem
-from rtgp.training.restarts import train_from_several
-from rtgp.training.settings import TrainingSettings
-from rtgp.training.switch import SwitchSettings, exact_possible
+from rtgp.training._begin import start_from_subset
+from rtgp.training._newton import NewtonSettings
+from rtgp.training._obstacles import Situation
+from rtgp.training._outcome import combined
+from rtgp.training._problem import Problem
+from rtgp.training._restarts import train_from_several
+from rtgp.training._settings import TrainingSettings
+from rtgp.training._switch import SwitchSettings, exact_possible
 
-fit_module = importlib.import_module("rtgp.training.fit")  # the package has a function of that name
+fit_module = importlib.import_module("rtgp.training._fit")  # the package has a function of that name
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
@@ -280,7 +280,7 @@ class TestInterruption:
         assert torch.equal(parameters(again), parameters(whole))
 
     def test_the_estimator_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from rtgp.training.session import Session
+        from rtgp.training._session import Session
 
         record = Session.record
 
@@ -366,7 +366,7 @@ class TestStarts:
             points.append(problem.point)
             return rtgp.FitResult(None, FitStatus.CONVERGED, rtgp.Cholesky(), "", 1, 0.0, next(ends), 0.0, "", "done")
 
-        from rtgp.training import restarts
+        from rtgp.training import _restarts as restarts
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(restarts, "fit_on_subset", lambda problem, size, seed, settings: restarts_end())
@@ -384,7 +384,7 @@ class TestStarts:
 
 
 def restarts_end():
-    from rtgp.training.start import FirstFit
+    from rtgp.training._start import FirstFit
 
     return FirstFit(0.0, 1)
 
@@ -414,7 +414,7 @@ class TestFinalLoss:
 
 
 def test_standard_errors_that_fail_do_not_cost_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rtgp.estimator import standard_errors
+    from rtgp._estimator import standard_errors
 
     def fails(*given):
         raise ConvergenceError("Did not reach the working precision.")

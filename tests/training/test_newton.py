@@ -16,11 +16,11 @@ import rtgp
 from gp_models import Model, exact, make
 from rtgp.errors import RTGPError, SettingError
 from rtgp.training import ConvergenceWarning, FitStatus, fit
-from rtgp.training.newton import NewtonSettings
-from rtgp.training.priors import absolute, prior_hessian
-from rtgp.training.problem import Problem
-from rtgp.training.quadratic import box_newton_step, positive
-from rtgp.training.settings import TrainingSettings
+from rtgp.training._newton import NewtonSettings
+from rtgp.training._priors import absolute, prior_hessian
+from rtgp.training._problem import Problem
+from rtgp.training._quadratic import box_newton_step, positive
+from rtgp.training._settings import TrainingSettings
 
 
 def quadratic(metric: torch.Tensor, gradient: torch.Tensor, step: torch.Tensor) -> float:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rtgp.objectives import EstimateStats
-from rtgp.training import newton
-from rtgp.training.evaluation import Evaluation
-from rtgp.training.newton import NewtonSettings, NewtonState
+from rtgp._objectives import EstimateStats
+from rtgp.training import _newton as newton
+from rtgp.training._evaluation import Evaluation
+from rtgp.training._newton import NewtonSettings, NewtonState
 
 N = 50  # data points
 SETTINGS = NewtonSettings()

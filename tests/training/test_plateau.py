@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from rtgp.training.plateau import Plateau
-from rtgp.training.schedule import Schedule
+from rtgp.training._plateau import Plateau
+from rtgp.training._schedule import Schedule
 
 
 def noisy(slope: float, noise: float, seed: int, steps: int = 40) -> list[float]:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import rtgp
+from rtgp._estimator.model import new_model
+from rtgp._methods import Cholesky
 from rtgp.errors import ConvergenceError
-from rtgp.estimator.model import new_model
-from rtgp.methods import Cholesky
-from rtgp.training.neighbour_start import NeighbourStart, Stage, fit_by_neighbours
-from rtgp.training.problem import Problem
-from rtgp.training.scan import ScanSettings
-from rtgp.training.start import FirstFit, StartSettings, fit_on_subset
+from rtgp.training._neighbour_start import NeighbourStart, Stage, fit_by_neighbours
+from rtgp.training._problem import Problem
+from rtgp.training._scan import ScanSettings
+from rtgp.training._start import FirstFit, StartSettings, fit_on_subset
 
 BLIND = replace(StartSettings(), scan=ScanSettings(looks=0))
 

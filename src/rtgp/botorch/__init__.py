@@ -4,12 +4,13 @@ Importing this package makes BoTorch know two things. `fit_gpytorch_mll` trains 
 `rtgp.fit`, and `draw_matheron_paths` draws the paths of a wrapped model. What BoTorch does with its own stays as it is.
 """
 
-from rtgp.extras import needs
+from rtgp._extras import needs
 
 with needs("botorch", "rtgp.botorch"):
-    from rtgp.botorch import fitting, sampling
-    from rtgp.botorch.model import SingleTaskGP, SolvedModel
-    from rtgp.botorch.wrapping import wrap
+    from rtgp.botorch import _fitting as fitting
+    from rtgp.botorch import _sampling as sampling
+    from rtgp.botorch._model import SingleTaskGP, SolvedModel
+    from rtgp.botorch._wrapping import wrap
 
 fitting.register()
 sampling.register()

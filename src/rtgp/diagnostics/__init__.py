@@ -1,6 +1,6 @@
 """Bias and variance of the gradient estimates of a Gaussian process, in numbers and in words."""
 
-from rtgp.diagnostics.diagnose import diagnose
-from rtgp.diagnostics.result import Cost, Diagnosis, HyperparameterBias, ValueBias
+from rtgp.diagnostics._diagnose import diagnose
+from rtgp.diagnostics._result import Cost, Diagnosis, HyperparameterBias, ValueBias
 
 __all__ = ["Cost", "Diagnosis", "HyperparameterBias", "ValueBias", "diagnose"]

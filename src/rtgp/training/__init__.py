@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rtgp.training import errors as _errors
-from rtgp.training.choose import choose_method
-from rtgp.training.errors import CheckpointError, CheckpointWarning, TrainingError
-from rtgp.training.fit import fit
-from rtgp.training.history import History, hyperparameters
-from rtgp.training.result import FitInterrupted, FitResult, FitStatus
+from rtgp.training import _errors as _errors
+from rtgp.training._choose import choose_method
+from rtgp.training._errors import CheckpointError, CheckpointWarning, TrainingError
+from rtgp.training._fit import fit
+from rtgp.training._history import History, hyperparameters
+from rtgp.training._result import FitInterrupted, FitResult, FitStatus
 
 __all__ = [
     "CheckpointError",

@@ -7,16 +7,16 @@ The survival probability is a distribution's, or follows the run (`ResidualDrive
 is made of.
 """
 
-from rtgp.truncation.adaptive import ResidualDriven
-from rtgp.truncation.distributions import Fixed, TruncationDistribution, Uniform
-from rtgp.truncation.exponential import ExponentialDecay, Geometric
-from rtgp.truncation.power_law import PowerLaw
-from rtgp.truncation.randomness import uniforms
-from rtgp.truncation.rules import SurvivalRule, survival_path
-from rtgp.truncation.series import RandomAccessSeries, SparseSeries, estimate
-from rtgp.truncation.tabulated import Tabulated
-from rtgp.truncation.variance import roulette_variance
-from rtgp.truncation.weighting import Weighting, coupled_pair, fixed, russian_roulette, single_sample
+from rtgp.truncation._adaptive import ResidualDriven
+from rtgp.truncation._distributions import Fixed, TruncationDistribution, Uniform
+from rtgp.truncation._exponential import ExponentialDecay, Geometric
+from rtgp.truncation._power_law import PowerLaw
+from rtgp.truncation._randomness import uniforms
+from rtgp.truncation._rules import SurvivalRule, survival_path
+from rtgp.truncation._series import RandomAccessSeries, SparseSeries, estimate
+from rtgp.truncation._tabulated import Tabulated
+from rtgp.truncation._variance import roulette_variance
+from rtgp.truncation._weighting import Weighting, coupled_pair, fixed, russian_roulette, single_sample
 
 __all__ = [
     "ExponentialDecay",

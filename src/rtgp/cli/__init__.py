@@ -1,5 +1,0 @@
-"""The command line: rtgp demo | fit | predict | compare | info."""
-
-from rtgp.cli.app import app, main
-
-__all__ = ["app", "main"]

@@ -1,7 +1,0 @@
-"""Covariance matrices read from GPyTorch kernels, evaluated and differentiated block by block."""
-
-from rtgp.kernels.covariance import read_covariance
-from rtgp.kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
-from rtgp.kernels.structure import read_kernel
-
-__all__ = ["Generic", "KernelForm", "Product", "Scaled", "Stationary", "Sum", "read_covariance", "read_kernel"]

@@ -1,8 +1,0 @@
-"""Fused kernel products on a CUDA card. Importing this needs no Triton; making a `TritonOperator` does."""
-
-from rtgp.operators.gpu.availability import SUPPORTED, supported
-from rtgp.operators.gpu.operator import HalfOperator, TritonOperator
-from rtgp.operators.gpu.points import half_bytes
-from rtgp.operators.gpu.settings import Tuning
-
-__all__ = ["SUPPORTED", "HalfOperator", "TritonOperator", "Tuning", "half_bytes", "supported"]
