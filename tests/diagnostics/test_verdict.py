@@ -6,7 +6,6 @@ The numbers stand here a second time on purpose: a threshold that moves must mov
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +13,12 @@ import pytest
 import scipy.stats
 
 import rtgp
+from rtgp.diagnostics._diagnose import _threshold
 from rtgp.diagnostics._result import Cost, Diagnosis, HyperparameterBias, ValueBias
 from rtgp.diagnostics._settings import JudgementSettings, MeasureSettings
 from rtgp.diagnostics._tables import pairs, rows
 from rtgp.diagnostics._verdict import amount, verdict
 
-DIAGNOSE = sys.modules["rtgp.diagnostics.diagnose"]  # the package gives its name to the function
 NAN = math.nan
 N = 1000
 BELOW, ABOVE = 0.999, 1.001  # times a threshold
@@ -279,7 +278,7 @@ class TestTables:
 def test_a_false_alarm_in_a_hundred_diagnoses() -> None:
     """Bonferroni over 4 hyperparameters: |t| with 7 degrees of freedom beyond it has probability 0.01 / 4."""
     for draws, count in ((8, 4), (2, 1), (16, 20)):
-        beyond = 2.0 * scipy.stats.t(draws - 1).sf(DIAGNOSE._threshold(draws, count, JudgementSettings().false_alarm))
+        beyond = 2.0 * scipy.stats.t(draws - 1).sf(_threshold(draws, count, JudgementSettings().false_alarm))
         assert beyond == pytest.approx(0.01 / count)
 
 

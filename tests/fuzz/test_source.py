@@ -17,7 +17,7 @@ ATTRIBUTES = {
     "yaml.unsafe_load", "yaml.full_load", "torch.hub.load", "torch.jit.load", "importlib.import_module",
 }  # fmt: skip
 OBJECTS = {"all_gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list"}  # pickle inside
-RANKS = SOURCE / "rtgp" / "distributed" / "group.py"  # the ranks of one job trust each other; no file is involved
+RANKS = SOURCE / "rtgp" / "distributed" / "_group.py"  # the ranks of one job trust each other; no file is involved
 
 
 def faults(text: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from dataclasses import replace
 
@@ -13,10 +12,10 @@ import torch
 from rtgp._kernels import KernelForm, read_kernel
 from rtgp.errors import SettingError
 from rtgp.operators import DenseOperator, TiledOperator, TritonOperator, choose, make, make_from_form
+from rtgp.operators import _choose as choose_module
 from rtgp.operators._choose import free_memory
 from rtgp.operators._gpu import availability
 
-choose_module = importlib.import_module("rtgp.operators._choose")  # the package's own name is the function's
 N = 1000
 
 

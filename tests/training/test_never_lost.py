@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import math
 import warnings
 from dataclasses import replace
@@ -21,6 +20,7 @@ from rtgp._objectives import CholeskyObjective, EstimateStats
 from rtgp._preconditioners.shape import Costs
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError, SettingError
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
+from rtgp.training import _fit as fit_module
 from rtgp.training._begin import start_from_subset
 from rtgp.training._newton import NewtonSettings
 from rtgp.training._obstacles import Situation
@@ -29,8 +29,6 @@ from rtgp.training._problem import Problem
 from rtgp.training._restarts import train_from_several
 from rtgp.training._settings import TrainingSettings
 from rtgp.training._switch import SwitchSettings, exact_possible
-
-fit_module = importlib.import_module("rtgp.training._fit")  # the package has a function of that name
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
