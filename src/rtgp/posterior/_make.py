@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
 
-from rtgp._objectives.reading import has_data, own_data
-from rtgp.posterior._marginal import MarginalPosterior
-from rtgp.posterior._neighbours import NeighbourPosterior
-from rtgp.posterior._outputs import OutputsPosterior
-from rtgp.posterior._predict import Posterior
-from rtgp.posterior._settings import PosteriorSettings, PredictionSettings
+if TYPE_CHECKING:
+    from rtgp.posterior._marginal import MarginalPosterior
+    from rtgp.posterior._predict import Posterior
+    from rtgp.posterior._settings import PosteriorSettings, PredictionSettings
 
 
 @runtime_checkable
@@ -107,6 +105,13 @@ def posterior(
     >>> bool(abs(mean - np.sin(1.5)) < 0.01)
     True
     """
+    # With the first prediction, not with `import rtgp`: a training does without.
+    from rtgp._objectives.reading import has_data, own_data
+    from rtgp.posterior._neighbours import NeighbourPosterior
+    from rtgp.posterior._outputs import OutputsPosterior
+    from rtgp.posterior._predict import Posterior
+    from rtgp.posterior._settings import PosteriorSettings, PredictionSettings
+
     internal = _settings or PredictionSettings()
     settings = PosteriorSettings(method, tolerance, variance, rank, seed, operator, internal)
     if neighbours is not None:
