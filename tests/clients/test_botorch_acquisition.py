@@ -21,6 +21,7 @@ from botorch.utils.multi_objective.box_decompositions.non_dominated import FastN
 import rtgp.botorch
 from clients.botorch_cases import BOUNDS, TIGHT, function, new_model, points
 from posterior.test_sampling import LEVEL, largest_z
+from rtgp.botorch._sampling import SolvedPaths
 from rtgp.errors import UnsupportedModelError
 from rtgp.posterior._paths import Paths
 
@@ -137,8 +138,21 @@ def test_paths_of_a_wrapped_model_are_ours_and_shaped_as_botorchs():
         for lead in ((), (5, *([1] * len(shape))), (5, *shape)):
             x = points(*lead, 7)
             assert ours(x).shape == theirs(x).shape
-    few = rtgp.botorch.wrap(model)
-    assert not hasattr(draw_matheron_paths(few, torch.Size([4])), "sample_shape")
+    few = rtgp.botorch.wrap(model)  # with a factor
+    assert isinstance(draw_matheron_paths(few, torch.Size([4])).paths, Paths)
+
+
+def test_paths_are_botorchs_where_ours_are_not_to_be_had():
+    few = rtgp.botorch.wrap(new_model())
+    few.posterior(points(2))
+    fantasised = few.condition_on_observations(points(3, 2, seed=2), points(3, 2, seed=3)[..., :1])
+    paths = draw_matheron_paths(fantasised, torch.Size([4, 1]))
+    assert not isinstance(paths, SolvedPaths)
+    assert paths(points(4, 3, 7)).shape == (4, 3, 7)
+    many = rtgp.botorch.wrap(new_model(), method="cg")
+    many = many.condition_on_observations(points(3, 2, seed=2), points(3, 2, seed=3)[..., :1])
+    with pytest.raises(UnsupportedModelError, match="without fantasies"):
+        draw_matheron_paths(many, torch.Size([4]))
 
 
 def test_each_path_is_asked_at_its_own_points():
