@@ -1,7 +1,8 @@
 """BoTorch by our solver against plain BoTorch: Thompson sampling, the posterior, and a loop of optimisation.
 
 Every arm of a part is a process of its own, so that its peak memory is its own; the arms take turns, `--repeats` times.
-Rows: seconds, peak memory, and how good the choice was. At the end of a part the ratio ours / plain is printed.
+Rows: seconds, peak memory, and how good the choice was; of a loop each round as well, in results/botorch_rounds.csv. At
+the end of a part the ratio ours / plain is printed.
 
     python benchmarks/bench_botorch.py thompson --n 20000 --paths 64
     python benchmarks/bench_botorch.py posterior --n 20000
@@ -95,7 +96,10 @@ def chosen(model: SingleTaskGP, arm: str, count: int, a: argparse.Namespace, gen
     return optimised(paths, count, candidates, a.steps)
 
 
-def thompson(arm: str, a: argparse.Namespace) -> dict[str, float]:
+Figures = dict[str, Any]  # numbers by name; of a loop `rounds` too, the same for each round
+
+
+def thompson(arm: str, a: argparse.Namespace) -> Figures:
     model = given_model(a.n, a.seed)
     begin = time.perf_counter()
     if arm == "rtgp":
@@ -105,7 +109,7 @@ def thompson(arm: str, a: argparse.Namespace) -> dict[str, float]:
     return {"seconds": seconds, "mean_value": float(FUNCTION(points).mean())}
 
 
-def posterior(arm: str, a: argparse.Namespace) -> dict[str, float]:
+def posterior(arm: str, a: argparse.Namespace) -> Figures:
     """The first call, which makes what all need, and `--calls` with gradients at sets of points."""
     model = given_model(a.n, a.seed)
     generator = torch.Generator().manual_seed(1)
@@ -124,13 +128,14 @@ def posterior(arm: str, a: argparse.Namespace) -> dict[str, float]:
     return {"seconds": time.perf_counter() - begin, "first": first, "sum": total}
 
 
-def loop(arm: str, a: argparse.Namespace) -> dict[str, float]:
+def loop(arm: str, a: argparse.Namespace) -> Figures:
     generator = torch.Generator().manual_seed(a.seed)
     torch.manual_seed(a.seed)  # BoTorch draws from torch's default generator
     X = uniform(a.points, generator)
     Y = observed(X, generator)
     begin, fitting, state = time.perf_counter(), 0.0, None
-    for _ in range(a.rounds):
+    rounds: list[dict[str, float]] = []
+    for number in range(1, a.rounds + 1):
         model, start = new_model(X, Y), time.perf_counter()
         if arm == "rtgp":
             if state is not None and a.warm:
@@ -143,12 +148,14 @@ def loop(arm: str, a: argparse.Namespace) -> dict[str, float]:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         fitting += time.perf_counter() - start
         new = chosen(model, arm, a.points, a, generator)
+        seconds = time.perf_counter() - start
         X, Y = torch.cat([X, new]), torch.cat([Y, observed(new, generator)])
-    regret = FUNCTION.optimal_value - float(FUNCTION(X).max())
-    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret}
+        regret = FUNCTION.optimal_value - float(FUNCTION(X).max())
+        rounds.append({"round": number, "n": len(X) - len(new), "seconds": seconds, "regret": regret})
+    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret, "rounds": rounds}
 
 
-PARTS: dict[str, Callable[[str, argparse.Namespace], dict[str, float]]] = {
+PARTS: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
     "thompson": thompson,
     "posterior": posterior,
     "loop": loop,
@@ -163,12 +170,12 @@ def child(a: argparse.Namespace) -> None:
     print(json.dumps(found))
 
 
-def measured(a: argparse.Namespace, arm: str, seed: int) -> dict[str, float]:
+def measured(a: argparse.Namespace, arm: str, seed: int) -> Figures:
     command = [sys.executable, __file__, *sys.argv[1:], "--child", arm, "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{arm} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -196,17 +203,20 @@ def main() -> None:
     a = parser.parse_args()
     if a.child:
         return child(a)
-    found: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    found: dict[str, list[Figures]] = {arm: [] for arm in ARMS}
     for seed in map(int, a.seeds.split(",")):
         for repeat in range(a.repeats):
             for arm in ARMS if repeat % 2 == 0 else ARMS[::-1]:
                 figures = measured(a, arm, seed)
+                rounds = figures.pop("rounds", [])
                 found[arm].append(figures)
                 what = {"part": a.part, "arm": arm, "botorch": botorch.__version__, "run_seed": seed, "repeat": repeat}
                 size = {"n": a.rounds * a.points if a.part == "loop" else a.n, "threads": a.threads}
                 print({**what, **size, **figures}, flush=True)
                 if not a.dry:
                     record.append(f"botorch_{a.part}", [{**what, **size, "method": a.method, **figures}])
+                    if rounds:
+                        record.append("botorch_rounds", [{**what, **one} for one in rounds])
     for name in found[ARMS[0]][0]:
         ours, plain = (statistics.median(one[name] for one in found[arm]) for arm in ARMS)
         print(f"{name}: rtgp {ours:.4g}, botorch {plain:.4g}, ratio {ours / plain if plain else float('nan'):.3f}")
