@@ -16,7 +16,7 @@ from rtgp._kernels import read_kernel
 from rtgp._kernels.spectral import components_of, draw_spectrum
 from rtgp._objectives import Batch
 from rtgp._objectives.fourier_algebra import FourierSystem
-from rtgp._objectives.ladder import Ladder
+from rtgp._objectives.fourier_ladder import Ladder
 from rtgp._preconditioners import Identity
 from rtgp._solvers import Output, conjugate_gradients
 from rtgp.truncation import TruncationDistribution, russian_roulette

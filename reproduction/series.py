@@ -1,7 +1,7 @@
 """Conjugate gradients followed to the end once, and truncated many times.
 
 The increments come from one run of the library's solver, the weights from the method's own truncation: what is summed
-here is what `rtgp._estimators.log_det` and `inverse_quadratic` sum, for many truncations at once.
+here is what `rtgp._traces.log_det` and `inverse_quadratic` sum, for many truncations at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from rtgp._estimator.model import RegressionModel
-from rtgp._estimators import log_det_series, quadratic_series
-from rtgp._estimators.probes import random_signs
 from rtgp._methods import Method
 from rtgp._objectives import KrylovObjective
 from rtgp._preconditioners import Identity
 from rtgp._solvers import Output, conjugate_gradients
+from rtgp._traces import log_det_series, quadratic_series
+from rtgp._traces.probes import random_signs
 from rtgp.errors import SettingError
 from rtgp.truncation import fixed
 

@@ -15,7 +15,7 @@ from linear_operator.operators import AddedDiagLinearOperator, DenseLinearOperat
 from torch import Tensor
 
 import rtgp
-from rtgp._estimators.probes import random_signs
+from rtgp._traces.probes import random_signs
 from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError, TruncationError
 from rtgp.truncation import (
     ExponentialDecay,
@@ -171,7 +171,7 @@ class TestLogdetIsUnbiased:
         n = 6
         matrix = spd(n)
         signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=n)), dtype=torch.float64).T  # (n, 2^n)
-        monkeypatch.setattr("rtgp._estimators.probes.random_signs", lambda *_: signs)
+        monkeypatch.setattr("rtgp._traces.probes.random_signs", lambda *_: signs)
         settings = PRECONDITIONERS[preconditioner]
         if settings is not None:
             settings = rtgp.PivotedCholesky(2, settings.pivoting)

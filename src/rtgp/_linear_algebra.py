@@ -18,11 +18,11 @@ from linear_operator import LinearOperator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rtgp._estimators import draw_probes, log_det_series, trace_vectors
 from rtgp._preconditioners import Identity, PivotedCholesky
 from rtgp._preconditioners.low_rank import Scaled, low_rank_of_matrix
 from rtgp._solvers import CGResult, Output, Whitening, conjugate_gradients
 from rtgp._solvers.cg import WORKING_PRECISION
+from rtgp._traces import draw_probes, log_det_series, trace_vectors
 from rtgp.errors import InputError, NotPositiveDefiniteError, SettingError
 from rtgp.operators._outside import Outside, from_outside, tensor_of
 from rtgp.truncation import ResidualDriven, SurvivalRule, russian_roulette

@@ -15,7 +15,6 @@ from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from rtgp._estimators import draw_seed
 from rtgp._memory import enough_memory
 from rtgp._methods import RRCG, Method, likelihood_method
 from rtgp._objectives import Batch, EstimateRequest, EstimateStats, Objective, covers
@@ -24,6 +23,7 @@ from rtgp._objectives.several import estimate_all, joint_state, separate_states
 from rtgp._ownership import without_cycles
 from rtgp._precision import Notices
 from rtgp._state import State
+from rtgp._traces import draw_seed
 from rtgp.errors import InputError, NotPositiveDefiniteError, RTGPError, SettingError, UnsupportedModelError
 
 

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import rtgp._objectives.krylov as krylov
-from rtgp._estimators import Probes
 from rtgp._kernels import read_kernel
 from rtgp._objectives import Batch, CholeskyObjective, KrylovObjective, KrylovSettings, Truncation
 from rtgp._objectives.control_coefficients import CoefficientSettings
 from rtgp._objectives.krylov import EstimateSettings
 from rtgp._preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, build
+from rtgp._traces import Probes
 from rtgp.operators import NearOperator
 from rtgp.operators._order import TileSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven, Tabulated, coupled_pair, fixed, russian_roulette

@@ -9,7 +9,7 @@ import torch
 import rtgp._objectives.single_sample as module
 from rtgp._kernels import read_kernel
 from rtgp._objectives import Batch, CholeskyObjective, FourierObjective, FourierSettings, SingleSampleObjective
-from rtgp._objectives.ladder import Ladder
+from rtgp._objectives.fourier_ladder import Ladder
 from rtgp._objectives.single_sample import SingleSampleSettings
 from rtgp.truncation import single_sample
 

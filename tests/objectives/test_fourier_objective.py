@@ -12,7 +12,7 @@ import torch
 import rtgp
 from models import Regression, gradient
 from rtgp._methods import resolve_method
-from rtgp._objectives.ladder import Ladder, distribution
+from rtgp._objectives.fourier_ladder import Ladder, distribution
 from rtgp._objectives.term_sizes import TermSizes
 from rtgp.errors import ApproximationWarning, SettingError, UnsupportedModelError
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rtgp._estimators import inverse_quadratic
 from rtgp._preconditioners import Identity, LowRank
 from rtgp._solvers import Output, conjugate_gradients
 from rtgp._solvers.lanczos import log_quadrature_series
+from rtgp._traces import inverse_quadratic
 from rtgp.truncation import fixed
 
 N = 120

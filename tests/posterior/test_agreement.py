@@ -17,11 +17,11 @@ from rtgp._preconditioners.choose import ChoiceSettings
 from rtgp._preconditioners.policy_settings import PolicySettings
 from rtgp.errors import ConvergenceError
 from rtgp.posterior import _cache as cache
-from rtgp.posterior import _krylov as krylov
+from rtgp.posterior import _conjugate_gradients as krylov
 from rtgp.posterior import _predict as predict
 from rtgp.posterior import _prior as prior
 from rtgp.posterior import posterior
-from rtgp.posterior._krylov import SolveSettings
+from rtgp.posterior._conjugate_gradients import SolveSettings
 from rtgp.posterior._settings import PredictionSettings
 
 METHODS = ["cholesky", "cg"]

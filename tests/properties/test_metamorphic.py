@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import rtgp
-import rtgp._estimators.probes as probes
+import rtgp._traces.probes as probes
 from properties.metamorphic import N, Setting, assert_same, evaluate, example, mean_and_error
 
 SIX = {

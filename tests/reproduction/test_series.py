@@ -11,10 +11,10 @@ import rtgp
 from reproduction import decay, models, series
 from reproduction.methods import METHODS, truncation
 from rtgp._estimator.model import new_model
-from rtgp._estimators import inverse_quadratic, log_det, log_det_series
-from rtgp._estimators.probes import random_signs
 from rtgp._preconditioners import Identity
 from rtgp._solvers import Output, conjugate_gradients
+from rtgp._traces import inverse_quadratic, log_det, log_det_series
+from rtgp._traces.probes import random_signs
 from rtgp.errors import SettingError
 from rtgp.truncation import ExponentialDecay, Fixed, fixed, russian_roulette
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import rtgp
 import rtgp._objectives.krylov as krylov
-from rtgp._estimators import Probes
+from rtgp._traces import Probes
 from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.training._problem import Problem
 from rtgp.truncation import ResidualDriven

@@ -12,9 +12,9 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 import rtgp
 from gp_models import airports, make
 from rtgp.errors import RTGPError
-from rtgp.training import _begin as begin_module
+from rtgp.training import _choose_start as begin_module
 from rtgp.training import _neighbour_start as neighbour_start
-from rtgp.training._begin import begin
+from rtgp.training._choose_start import begin
 from rtgp.training._neighbour_start import (
     DEFAULT,
     NeighbourStart,

@@ -21,14 +21,14 @@ from rtgp._preconditioners.shape import Costs
 from rtgp.errors import ConvergenceError, NotPositiveDefiniteError, OutOfMemoryError, SettingError
 from rtgp.training import ConvergenceWarning, FitInterrupted, FitStatus, fit
 from rtgp.training import _fit as fit_module
-from rtgp.training._begin import start_from_subset
+from rtgp.training._choose_start import start_from_subset
 from rtgp.training._newton import NewtonSettings
 from rtgp.training._obstacles import Situation
 from rtgp.training._outcome import combined
 from rtgp.training._problem import Problem
 from rtgp.training._restarts import train_from_several
 from rtgp.training._settings import TrainingSettings
-from rtgp.training._switch import SwitchSettings, exact_possible
+from rtgp.training._switch_to_cholesky import SwitchSettings, exact_possible
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:

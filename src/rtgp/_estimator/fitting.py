@@ -27,7 +27,7 @@ from rtgp._objectives.reading import held_inputs, set_known_noise
 from rtgp._precision import SILENT, Notices
 from rtgp.errors import SettingError
 from rtgp.training import FitInterrupted, FitResult, fit, hyperparameters
-from rtgp.training._begin import start_from_subset
+from rtgp.training._choose_start import start_from_subset
 from rtgp.training._fit import check_settings
 from rtgp.training._problem import Problem
 from rtgp.training._start import StartSettings

@@ -14,7 +14,7 @@ from rtgp.datasets._dataset import Scaling
 from rtgp.errors import RTGPError
 from rtgp.training._outcome import combined
 from rtgp.training._problem import Problem
-from rtgp.training._switch import SwitchSettings, exact_possible
+from rtgp.training._switch_to_cholesky import SwitchSettings, exact_possible
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rtgp._precision import SILENT
 from rtgp.errors import RTGPError
 from rtgp.training import choose_method, hyperparameters
 from rtgp.training._history import LARGEST
-from rtgp.training._switch import exact_possible
+from rtgp.training._switch_to_cholesky import exact_possible
 
 _log = logging.getLogger("rtgp")
 

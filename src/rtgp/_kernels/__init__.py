@@ -2,6 +2,6 @@
 
 from rtgp._kernels.covariance import read_covariance
 from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
-from rtgp._kernels.structure import read_kernel
+from rtgp._kernels.gpytorch_kernels import read_kernel
 
 __all__ = ["Generic", "KernelForm", "Product", "Scaled", "Stationary", "Sum", "read_covariance", "read_kernel"]

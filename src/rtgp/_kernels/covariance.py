@@ -26,9 +26,9 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Sum
+from rtgp._kernels.gpytorch_kernels import KernelBlock, has_own_points, read_selected, selecting, working_dtype
 from rtgp._kernels.positions import At, Blocks, Table
 from rtgp._kernels.read_operator import Position, picked, picked_operator, read_operator
-from rtgp._kernels.structure import KernelBlock, has_own_points, read_selected, selecting, working_dtype
 from rtgp.errors import UnsupportedModelError
 
 EVALUATED_UP_TO = 10_000  # points up to which a kernel without structure is evaluated whole, where nothing else will do

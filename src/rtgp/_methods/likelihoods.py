@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from rtgp._estimators import ProbeKind, check_probe_kind
 from rtgp._methods.checks import check_one_of, check_positive_integers
 from rtgp._methods.facts import Method, OptimizerChoice
 from rtgp._objectives import (
@@ -29,6 +28,7 @@ from rtgp._objectives import (
     Truncation,
 )
 from rtgp._preconditioners import Automatic, LowRankAndNeighbours, Neighbours, PivotedCholesky, PreconditionerSettings
+from rtgp._traces import ProbeKind, check_probe_kind
 from rtgp.errors import SettingError
 from rtgp.operators import is_sharded
 from rtgp.truncation import ExponentialDecay, ResidualDriven, SurvivalRule

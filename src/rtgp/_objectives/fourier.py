@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rtgp._estimators import SEEDS, draw_seed
 from rtgp._kernels.frequency_grid import grid_spectrum
 from rtgp._kernels.spectral import Component, Spectrum, components_of, draw_spectrum
 from rtgp._objectives.fourier_algebra import FourierSystem, Loss, operations
 from rtgp._objectives.protocol import Batch, EstimateRequest, EstimateStats, LossEstimate
 from rtgp._precision import in_float64
 from rtgp._state import State, saved_count
+from rtgp._traces import SEEDS, draw_seed
 from rtgp.errors import RTGPError, SettingError
 
 FREQUENCIES = ("random", "orthogonal", "grid")

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtgp._estimators import ProbeKind, draw_probes, draw_seed, every_direction
 from rtgp._kernels import KernelForm
 from rtgp._objectives.control_coefficients import CoefficientSettings
 from rtgp._objectives.control_variate import ControlVariate, Slopes
@@ -36,6 +35,7 @@ from rtgp._solvers import (
     conjugate_gradients,
 )
 from rtgp._state import State, saved_tensor
+from rtgp._traces import ProbeKind, draw_probes, draw_seed, every_direction
 from rtgp.errors import ConvergenceError, OutOfMemoryError, RTGPError
 from rtgp.operators import group_for, make_from_form
 from rtgp.operators._choose import still_serves

@@ -14,7 +14,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rtgp._estimators import (
+from rtgp._objectives.protocol import Batch
+from rtgp._preconditioners import Control, Preconditioner
+from rtgp._preconditioners.neighbour_control import NeighbourControl
+from rtgp._preconditioners.trial import spread_of
+from rtgp._solvers import CGResult, WhitenedSystem
+from rtgp._solvers.lanczos import log_derivative_vectors
+from rtgp._traces import (
     Probes,
     gradient_vectors,
     inverse_quadratic,
@@ -23,12 +29,6 @@ from rtgp._estimators import (
     quadratic_series,
     trace_vectors,
 )
-from rtgp._objectives.protocol import Batch
-from rtgp._preconditioners import Control, Preconditioner
-from rtgp._preconditioners.neighbour_control import NeighbourControl
-from rtgp._preconditioners.trial import spread_of
-from rtgp._solvers import CGResult, WhitenedSystem
-from rtgp._solvers.lanczos import log_derivative_vectors
 from rtgp.truncation import SurvivalRule, Weighting, coupled_pair, fixed, roulette_variance, russian_roulette
 
 

@@ -19,7 +19,7 @@ from rtgp._kernels.spectral import components_of
 from rtgp._objectives.cholesky import CholeskyObjective
 from rtgp._objectives.fourier import estimate_of, make_spectrum
 from rtgp._objectives.fourier_algebra import FourierLoss, FourierSystem, Loss, exact_operations
-from rtgp._objectives.ladder import Ladder, LadderSettings, distribution
+from rtgp._objectives.fourier_ladder import Ladder, LadderSettings, distribution
 from rtgp._objectives.protocol import Batch, EstimateRequest, LossEstimate
 from rtgp._objectives.term_sizes import TermSizes
 from rtgp._precision import in_float64

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp._objectives.ladder import DEFAULT, Ladder, LadderSettings
+from rtgp._objectives.fourier_ladder import DEFAULT, Ladder, LadderSettings
 from rtgp._state import State, saved_count, saved_tensor
 
 _MOST_CALLS = 2**53  # that a count in a checkpoint is believed

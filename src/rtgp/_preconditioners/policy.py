@@ -29,6 +29,7 @@ from rtgp._kernels.structured import is_structured
 from rtgp._preconditioners.build import BuildSettings, Built, build
 from rtgp._preconditioners.choose import Choice, Decision, Loser, distance
 from rtgp._preconditioners.combined import LowRankAndNeighboursInverse
+from rtgp._preconditioners.distortion import distortion_between, imbalance, sample_of
 from rtgp._preconditioners.nearest import place_of
 from rtgp._preconditioners.neighbour_control import NeighbourControl
 from rtgp._preconditioners.nystroem_control import NystroemControl
@@ -40,7 +41,6 @@ from rtgp._preconditioners.settings import Automatic, LowRankAndNeighbours, Neig
 from rtgp._preconditioners.shape import Shape
 from rtgp._preconditioners.sparse_inverse import SparseInverse, check_earlier
 from rtgp._preconditioners.trial import Trial, tried
-from rtgp._preconditioners.wear import distortion_between, imbalance, sample_of
 from rtgp._solvers import WhitenedSystem
 from rtgp._state import State, saved_count, saved_flag, saved_scalar, saved_tensor
 from rtgp.distributed import Group

@@ -18,9 +18,9 @@ from typing import Any
 
 import botorch.fit
 
-from rtgp._estimators import draw_seed
 from rtgp._mll import MarginalLogLikelihood
 from rtgp._objectives.reading import own_data
+from rtgp._traces import draw_seed
 from rtgp.errors import SettingError
 from rtgp.training import fit
 

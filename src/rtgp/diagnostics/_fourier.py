@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from rtgp._estimators import draw_probes
 from rtgp._kernels import read_covariance
 from rtgp._kernels.spectral import components_of
 from rtgp._objectives.fourier import feature_columns
@@ -12,6 +11,7 @@ from rtgp._objectives.fourier_limit import FourierLimit
 from rtgp._preconditioners import LowRank, PivotedCholesky
 from rtgp._preconditioners.pivoted_cholesky import factor_of
 from rtgp._solvers import Output, WhitenedSystem, conjugate_gradients
+from rtgp._traces import draw_probes
 from rtgp.diagnostics._settings import DEFAULT, FourierSettings
 from rtgp.diagnostics._subject import Subject, SubjectSystem
 from rtgp.errors import UnsupportedModelError

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp._estimators import draw_probes, log_det_series, quadratic_series
 from rtgp._methods import CG, RRCG
 from rtgp._objectives import EstimateSettings
 from rtgp._preconditioners.policy import Policy
 from rtgp._solvers import CGStatus, Output, conjugate_gradients
+from rtgp._traces import draw_probes, log_det_series, quadratic_series
 from rtgp.diagnostics._settings import MeasureSettings
 from rtgp.diagnostics._subject import SubjectSystem
 from rtgp.truncation import fixed

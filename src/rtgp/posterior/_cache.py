@@ -17,8 +17,8 @@ from rtgp._preconditioners.amplification import reach_of
 from rtgp._solvers import WhitenedSystem
 from rtgp.errors import RTGPError
 from rtgp.operators import CrossOperator, make_from_form
-from rtgp.posterior._exact import CholeskySolver
-from rtgp.posterior._krylov import KrylovSolver
+from rtgp.posterior._cholesky import CholeskySolver
+from rtgp.posterior._conjugate_gradients import KrylovSolver
 from rtgp.posterior._lanczos import LanczosSolver
 from rtgp.posterior._prior import Prior
 from rtgp.posterior._settings import PosteriorReport, PosteriorSettings

@@ -18,7 +18,7 @@ from rtgp._solvers import WhitenedSystem
 from rtgp.errors import RTGPError
 from rtgp.operators import make_from_form
 from rtgp.posterior._cache import PredictionCache, Snapshot
-from rtgp.posterior._krylov import KrylovSolver
+from rtgp.posterior._conjugate_gradients import KrylovSolver
 from rtgp.posterior._prior import Prior
 from rtgp.posterior._settings import PosteriorSettings
 from rtgp.posterior._solver import columns_within

@@ -22,7 +22,7 @@ from rtgp.posterior import _units as units
 from rtgp.posterior._batches import joint_moments, mean_of_batches, normal_samples
 from rtgp.posterior._cache import PredictionCache, make_cache
 from rtgp.posterior._checks import check_new_inputs
-from rtgp.posterior._krylov import KrylovSolver
+from rtgp.posterior._conjugate_gradients import KrylovSolver
 from rtgp.posterior._marginal import added_noise, check_count
 from rtgp.posterior._near_variance import NearVarianceSettings, near_variances
 from rtgp.posterior._notebook import as_table

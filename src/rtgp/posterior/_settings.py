@@ -9,7 +9,7 @@ import torch
 
 from rtgp.errors import SettingError
 from rtgp.operators._choose import MEMORY_FRACTION, free_memory, is_sharded
-from rtgp.posterior._krylov import SolveSettings
+from rtgp.posterior._conjugate_gradients import SolveSettings
 from rtgp.posterior._lanczos import LanczosSettings
 from rtgp.posterior._near_variance import NearVarianceSettings
 from rtgp.posterior._sampling import PathSettings, SamplingSettings

@@ -20,9 +20,9 @@ from rtgp.distributed import environment
 from rtgp.distributed._errors import DisagreementError, RankError
 from rtgp.errors import RTGPError, SettingError
 from rtgp.operators import group_for
-from rtgp.training._begin import begin, look_elsewhere
 from rtgp.training._checkpoint import CheckpointFolder
 from rtgp.training._choose import choose_method, choose_optimizer, choose_start
+from rtgp.training._choose_start import begin, look_elsewhere
 from rtgp.training._descent import descend
 from rtgp.training._features import warn_of_features
 from rtgp.training._fingerprint import fingerprint

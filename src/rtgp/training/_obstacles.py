@@ -14,7 +14,7 @@ import torch
 from rtgp._methods import Method
 from rtgp._objectives import EstimateStats
 from rtgp.errors import ConvergenceError, InputError, OutOfMemoryError, RTGPError
-from rtgp.training._switch import SwitchSettings, exact_possible
+from rtgp.training._switch_to_cholesky import SwitchSettings, exact_possible
 
 if TYPE_CHECKING:
     from rtgp.training._problem import Problem

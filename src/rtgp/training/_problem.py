@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtgp._estimators import draw_seed
 from rtgp._methods import Cholesky, Method
 from rtgp._mll import MarginalLogLikelihood
 from rtgp._objectives import EstimateStats
@@ -19,6 +18,7 @@ from rtgp._objectives.protocol import gradient_of
 from rtgp._objectives.reading import output, rows_of
 from rtgp._precision import SILENT, Notices
 from rtgp._state import saved_tensor
+from rtgp._traces import draw_seed
 from rtgp.distributed._errors import DisagreementError, RankError
 from rtgp.errors import ConvergenceError, RTGPError, UnsupportedModelError
 from rtgp.training._coordinates import CoordinateSettings, coordinates_of
@@ -27,7 +27,7 @@ from rtgp.training._evaluation import Evaluation
 from rtgp.training._history import hyperparameters
 from rtgp.training._obstacles import Situation
 from rtgp.training._priors import absolute, prior_hessian
-from rtgp.training._switch import SwitchSettings
+from rtgp.training._switch_to_cholesky import SwitchSettings
 
 _log = logging.getLogger("rtgp")
 

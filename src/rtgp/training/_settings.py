@@ -15,7 +15,7 @@ from rtgp.training._restarts import Restarts
 from rtgp.training._schedule import ScheduleSettings
 from rtgp.training._session import CheckpointSettings
 from rtgp.training._start import StartSettings
-from rtgp.training._switch import SwitchSettings
+from rtgp.training._switch_to_cholesky import SwitchSettings
 
 
 @dataclass(frozen=True)

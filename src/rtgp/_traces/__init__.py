@@ -1,6 +1,6 @@
 """Stochastic estimates of traces, log-determinants and quadratic forms."""
 
-from rtgp._estimators.logdet import (
+from rtgp._traces.logdet import (
     gradient_vectors,
     inverse_quadratic,
     log_det,
@@ -8,7 +8,7 @@ from rtgp._estimators.logdet import (
     quadratic_series,
     trace_vectors,
 )
-from rtgp._estimators.probes import (
+from rtgp._traces.probes import (
     PROBE_KINDS,
     SEEDS,
     ProbeKind,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rtgp._estimators.probes import Probes
 from rtgp._solvers import CGResult
 from rtgp._solvers.lanczos import log_quadrature_series
+from rtgp._traces.probes import Probes
 
 
 def log_det(series: Tensor, weights: Tensor, preconditioner_logdet: Tensor) -> Tensor:
