@@ -32,7 +32,7 @@ from rtgp._estimator.model import new_model as regression_model
 from rtgp._objectives.control_coefficients import by_cost
 from rtgp._objectives.protocol import EstimateStats
 from rtgp.training._problem import Problem
-from rtgp.training._switch import SwitchSettings
+from rtgp.training._switch_to_cholesky import SwitchSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven
 
 PARTS, PRECONDITIONERS = "ablation", "ablation_preconditioners"

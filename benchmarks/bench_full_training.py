@@ -24,7 +24,7 @@ import torch
 from bench_time_to_optimum import exact_objective, known_optimum, load, new_model, train
 
 import rtgp
-from rtgp.training._begin import start_from_subset
+from rtgp.training._choose_start import start_from_subset
 from rtgp.training._problem import Problem
 
 NAME = "full_training"

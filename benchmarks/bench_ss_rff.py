@@ -28,7 +28,7 @@ import rtgp
 from rtgp._kernels.spectral import components_of, draw_spectrum
 from rtgp._objectives import CholeskyObjective
 from rtgp._objectives.fourier_algebra import FourierSystem, exact_operations
-from rtgp._objectives.ladder import Ladder
+from rtgp._objectives.fourier_ladder import Ladder
 from rtgp._preconditioners.shape import Costs, Shape
 from rtgp.training._problem import Problem
 

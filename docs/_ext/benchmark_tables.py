@@ -69,11 +69,13 @@ def value_of(text: str) -> tuple[float, str]:
 
 
 def number(text: str) -> str:
-    """Thousands apart, no exponent in a small number, no nan; everything else as it stands in the file."""
+    """Thousands apart, no exponent in a small number, no nan, few digits; all else as it stands in the file."""
     if text == "nan":
         return "never"
     if text.isdigit():
         return f"{int(text):,}" if len(text) > 4 else text
+    if re.fullmatch(r"-?\d+\.\d{7,}", text):
+        text = f"{float(text):.4g}"
     small = re.fullmatch(r"-?\de-0([1-5])", text)
     return f"{float(text):.{small[1]}f}" if small else text
 
