@@ -61,7 +61,11 @@ def test_a_job_that_succeeded_exits_with_0_on_a_busy_machine(tmp_path: Path) -> 
             ["ValueError: an error of every rank", "ValueError: an error of every rank"],
             marks=pytest.mark.slow,
         ),
-        ("error of one", ["Rank 1 has left: ValueError: an error of rank 1", "ValueError: an error of rank 1"]),
+        pytest.param(
+            "error of one",
+            ["Rank 1 has left: ValueError: an error of rank 1", "ValueError: an error of rank 1"],
+            marks=pytest.mark.slow,  # what the others are told is in `test_experts.py` too
+        ),
         pytest.param(
             "error of the first",
             ["ValueError: an error of rank 0", "Rank 0 has left: ValueError: an error of rank 0"],

@@ -26,7 +26,7 @@ from rtgp.operators import NearOperator
 from rtgp.operators._order import TileSettings
 from rtgp.truncation import ExponentialDecay, ResidualDriven, Tabulated, coupled_pair, fixed, russian_roulette
 
-N = 60
+N = 40
 TOLERANCE = 1e-13
 
 

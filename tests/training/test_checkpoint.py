@@ -329,6 +329,7 @@ def kill_and_resume(folder: Path, moments: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 class TestKilled:
+    @pytest.mark.slow  # `faults/test_killed.py` kills at every operation of a file
     def test_at_three_random_moments(self, tmp_path):
         kill_and_resume(tmp_path, 3)
 
