@@ -15,6 +15,7 @@ the end of a part the ratio ours / plain is printed.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import resource
 import statistics
@@ -96,7 +97,7 @@ def chosen(model: SingleTaskGP, arm: str, count: int, a: argparse.Namespace, gen
     return optimised(paths, count, candidates, a.steps)
 
 
-Figures = dict[str, Any]  # numbers by name; of a loop `rounds` too, the same for each round
+Figures = dict[str, Any]  # numbers by name
 
 
 def thompson(arm: str, a: argparse.Namespace) -> Figures:
@@ -134,7 +135,6 @@ def loop(arm: str, a: argparse.Namespace) -> Figures:
     X = uniform(a.points, generator)
     Y = observed(X, generator)
     begin, fitting, state = time.perf_counter(), 0.0, None
-    rounds: list[dict[str, float]] = []
     for number in range(1, a.rounds + 1):
         model, start = new_model(X, Y), time.perf_counter()
         if arm == "rtgp":
@@ -151,8 +151,8 @@ def loop(arm: str, a: argparse.Namespace) -> Figures:
         seconds = time.perf_counter() - start
         X, Y = torch.cat([X, new]), torch.cat([Y, observed(new, generator)])
         regret = FUNCTION.optimal_value - float(FUNCTION(X).max())
-        rounds.append({"round": number, "n": len(X) - len(new), "seconds": seconds, "regret": regret})
-    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret, "rounds": rounds}
+        print(json.dumps({"round": number, "n": len(X) - len(new), "seconds": seconds, "regret": regret}), flush=True)
+    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret}
 
 
 PARTS: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
@@ -170,13 +170,25 @@ def child(a: argparse.Namespace) -> None:
     print(json.dumps(found))
 
 
-def measured(a: argparse.Namespace, arm: str, seed: int) -> Figures:
+def measured(a: argparse.Namespace, arm: str, seed: int, note: Callable[[Figures], None]) -> Figures:
+    """What the process of an arm prints at its end; what it prints before, a line a round, is noted at once."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", arm, "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{arm} failed:\n{done.stderr[-3000:]}")
-    found: Figures = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found: Figures = {}
+        for line in process.stdout:
+            if found:
+                note(found)
+            found = json.loads(line)
+    if process.returncode:
+        raise SystemExit(f"{arm} failed")
     return found
+
+
+def noted(a: argparse.Namespace, what: dict[str, object], one: Figures) -> None:
+    print({**what, **one}, flush=True)
+    if not a.dry:
+        record.append("botorch_rounds", [{**what, "threads": a.threads, **one}])
 
 
 def main() -> None:
@@ -207,16 +219,13 @@ def main() -> None:
     for seed in map(int, a.seeds.split(",")):
         for repeat in range(a.repeats):
             for arm in ARMS if repeat % 2 == 0 else ARMS[::-1]:
-                figures = measured(a, arm, seed)
-                rounds = figures.pop("rounds", [])
-                found[arm].append(figures)
                 what = {"part": a.part, "arm": arm, "botorch": botorch.__version__, "run_seed": seed, "repeat": repeat}
+                figures = measured(a, arm, seed, functools.partial(noted, a, what))
+                found[arm].append(figures)
                 size = {"n": a.rounds * a.points if a.part == "loop" else a.n, "threads": a.threads}
                 print({**what, **size, **figures}, flush=True)
                 if not a.dry:
                     record.append(f"botorch_{a.part}", [{**what, **size, "method": a.method, **figures}])
-                    if rounds:
-                        record.append("botorch_rounds", [{**what, **one} for one in rounds])
     for name in found[ARMS[0]][0]:
         ours, plain = (statistics.median(one[name] for one in found[arm]) for arm in ARMS)
         print(f"{name}: rtgp {ours:.4g}, botorch {plain:.4g}, ratio {ours / plain if plain else float('nan'):.3f}")
