@@ -238,7 +238,7 @@ def test_a_fitted_estimator_holds_what_predicts_and_nothing_else(method: str) ->
     found = list(_reachable(regressor))
     names = {type(one).__name__ for one in found if type(one).__module__.startswith("rtgp.")}
     assert not {name for name in names if "Objective" in name or "Precondition" in name or "LowRank" in name}
-    assert not names & {"MarginalLogLikelihood", "Problem", "Session", "WhitenedSystem", "Recordings", "Policy"}
+    assert not names & {"MarginalLogLikelihood", "Problem", "Session", "NoiseUnits", "Recordings", "Policy"}
     tensors = [one for one in found if isinstance(one, Tensor)]
     assert all(tensor.grad_fn is None and tensor.grad is None for tensor in tensors)
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

@@ -144,7 +144,7 @@ class Reach:
 
 
 class Products(Protocol):
-    """A system whose products can be tried (`rtgp._solvers.WhitenedSystem`)."""
+    """A system whose products can be tried (`rtgp._solvers.NoiseUnits`)."""
 
     dtype: torch.dtype
 

@@ -24,7 +24,7 @@ from rtgp import distributed
 from rtgp._kernels import read_kernel
 from rtgp._preconditioners import LowRank, PivotedCholesky
 from rtgp._preconditioners.policy import Policy
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.distributed import _environment
 from rtgp.errors import InputError
 from rtgp.operators._choose import make_from_form
@@ -79,7 +79,7 @@ def stored_numbers(n: int) -> tuple[int, int]:
     """What this rank keeps of K and of the preconditioner's factor."""
     model = model_of(n)
     made: Any = make_from_form(read_kernel(model.kernel, model.train_inputs[0]), "sharded:dense")
-    system = WhitenedSystem(made, torch.tensor(0.1))
+    system = NoiseUnits(made, torch.tensor(0.1))
     upkeep = Policy(PivotedCholesky(10), None, 11)
     preconditioner: Any = upkeep.preconditioner(system, torch.Generator().manual_seed(0), keep=False)[0]
     return made.stored_bytes // 8, preconditioner.basis.numel()

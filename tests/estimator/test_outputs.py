@@ -245,7 +245,7 @@ class TestShared:
         squares = ((X[:, None] - X) ** 2).sum(-1)
         Y = np.linalg.cholesky(np.exp(-0.5 * squares / 0.8**2) + 0.1 * np.eye(400)) @ rng.normal(size=(400, 4))
         asked: dict[int, list[int]] = {}
-        product = DenseOperator.whitened_matmul
+        product = DenseOperator.scaled_matmul
         for count in (1, 4):
             widths: list[int] = []
 
@@ -254,7 +254,7 @@ class TestShared:
                 return product(self, v, *args, **kwargs)
 
             with monkeypatch.context() as patch:
-                patch.setattr(DenseOperator, "whitened_matmul", recorded)
+                patch.setattr(DenseOperator, "scaled_matmul", recorded)
                 method = rtgp.RRCG(operator="dense")
                 target = Y if count > 1 else Y[:, 0]
                 GPRegressor(outputs="shared", method=method, steps=3, random_state=0).fit(X, target)

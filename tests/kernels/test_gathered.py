@@ -7,7 +7,7 @@ import torch
 from gpytorch import kernels
 from torch import Tensor
 
-from kernels.test_structure import MODELS, D, N
+from kernels.test_gpytorch_kernels import MODELS, D, N
 from rtgp._kernels import Generic, KernelForm, read_covariance, read_kernel
 
 ROWS, K = 7, 5

@@ -44,7 +44,7 @@ _OBJECTIVES = {
     "outputs": ["tests/objectives/test_several_outputs.py"],
     "several": ["tests/clients/test_gpytorch_second_zoo.py"],
     "vecchia": ["tests/objectives/test_vecchia.py"],
-    "ladder": _FOURIER,
+    "fourier_ladder": _FOURIER,
     "protocol": ["tests/objectives/test_small_parts.py", *_KRYLOV, "tests/objectives/test_fourier_objective.py"],
     "sggp": ["tests/objectives/test_small_parts.py", "tests/baselines/test_sggp.py"],
     "single_sample": _FOURIER,

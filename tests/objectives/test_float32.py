@@ -16,7 +16,7 @@ from rtgp._kernels import read_kernel
 from rtgp._objectives import krylov
 from rtgp._objectives.krylov import KrylovObjective
 from rtgp._precision import PrecisionLimits, PrecisionSettings, Reach
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.errors import PrecisionWarning, RTGPError
 from rtgp.operators import DenseOperator
 
@@ -179,7 +179,7 @@ def test_the_error_of_products_is_what_it_is(signal):
     """Of 64 rows, against that of all."""
     model = smooth(torch.float32, signal)
     form = read_kernel(model.covar_module, model.train_inputs[0])
-    system = WhitenedSystem(DenseOperator(form), model.likelihood.noise)
+    system = NoiseUnits(DenseOperator(form), model.likelihood.noise)
     v = torch.randn(system.size, 8, generator=torch.Generator().manual_seed(2))
     exact = system.kernel_rows(torch.arange(system.size)) @ v.double() + v.double()
     whole = float((system.matmul(v).double() - exact).square().mean().sqrt())

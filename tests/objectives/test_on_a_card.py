@@ -10,7 +10,7 @@ import torch
 import rtgp
 import triton_mode
 from objectives.rounding import Evaluator, Scatter, make_data, make_model
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._solvers.fused_iteration import FusedIteration
 from rtgp.training._problem import Problem
 
@@ -53,7 +53,7 @@ def test_a_recording_serves_the_next_call(refresh: int | None) -> None:
 @pytest.mark.parametrize("refresh", [None, 1], ids=["kept", "renewed"])
 def test_a_stale_recording_would_be_seen(refresh: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: the noise of the first call stays in the memory that a recording reads."""
-    monkeypatch.setattr(WhitenedSystem, "renew", lambda system, form, noise: system.operator.renew(form))
+    monkeypatch.setattr(NoiseUnits, "renew", lambda system, form, noise: system.operator.renew(form))
     assert True not in verdicts(rtgp.RRCG(refresh=refresh, preconditioner=rtgp.PivotedCholesky()))[0]
 
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 import rtgp
 from objectives.rounding import Evaluator, Scatter, anew, make_data
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 CALLS = 4
 refreshes = pytest.mark.parametrize("refresh", [None, 1], ids=["kept", "renewed"])
 
 
-def summed_otherwise(system: WhitenedSystem, v: Tensor) -> Tensor:
+def summed_otherwise(system: NoiseUnits, v: Tensor) -> Tensor:
     """A v, the sums in float64: rounded once, at the end."""
-    scale = system._working_whitener
+    scale = system._working_scale
     return (scale.double() * system.operator.wide_matmul(scale * v).double() + v.double()).to(v.dtype)
 
 
@@ -37,7 +37,7 @@ def test_rounding_is_told_from_an_error(refresh: int | None) -> None:
         assert found.deviation(scatter.centre) == (0.0, 0.0)  # on a CPU the state is all there is
         assert scatter.holds(found) is True
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(WhitenedSystem, "matmul", summed_otherwise)
+            patch.setattr(NoiseUnits, "matmul", summed_otherwise)
             others.append(scatter.holds(anew(x, y, method, state, noise, k)))
         assert scatter.holds(replace(found, gradient=1.02 * found.gradient)) is False
         assert scatter.holds(replace(found, value=found.value + 1e-4)) is False

@@ -18,7 +18,7 @@ from rtgp._preconditioners import policy as policy_module
 from rtgp._preconditioners.combined import LowRankAndNeighboursInverse
 from rtgp._preconditioners.policy import Policy
 from rtgp._preconditioners.trial import Trial
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators import make_from_form
 
 MATERN12 = partial(gpytorch.kernels.MaternKernel, nu=0.5)
@@ -40,9 +40,9 @@ def model(n: int, d: int, kernel=MATERN12, lengthscale: float = 0.3, outputscale
     return own
 
 
-def system(own) -> WhitenedSystem:
+def system(own) -> NoiseUnits:
     form = read_kernel(own.kernel, *own.train_inputs)
-    return WhitenedSystem(make_from_form(form), own.likelihood.noise.reshape(()))
+    return NoiseUnits(make_from_form(form), own.likelihood.noise.reshape(()))
 
 
 def decided(own, columns: int = 12) -> Policy:

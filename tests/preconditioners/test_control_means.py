@@ -18,7 +18,7 @@ from rtgp._preconditioners.build import build
 from rtgp._preconditioners.neighbour_control import NeighbourControl
 from rtgp._preconditioners.nystroem_control import NystroemControl
 from rtgp._preconditioners.shape import Shape
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators import make_from_form
 
 N, D = 30, 3
@@ -65,13 +65,13 @@ def flat(value: Tensor, parameters: list[Tensor]) -> Tensor:
 def test_it_is_zero(shape: str, per_point: bool, shift: float, kind: str) -> None:
     wanted, control_kind = SHAPES[shape]
     earlier, _ = make_batch(kind, per_point, shift)
-    then = WhitenedSystem(make_from_form(earlier.form, "dense"), earlier.noise)
+    then = NoiseUnits(make_from_form(earlier.form, "dense"), earlier.noise)
     made = build(wanted, then, torch.Generator().manual_seed(1))
     control = made.control(torch.float64)
     assert isinstance(control, control_kind)
 
     batch, parameters = make_batch(kind, per_point)
-    system = WhitenedSystem(make_from_form(batch.form, "dense"), batch.noise)
+    system = NoiseUnits(make_from_form(batch.form, "dense"), batch.noise)
     duals = made.preconditioner.whiten_transpose(N**0.5 * torch.eye(N, dtype=torch.float64))
     squares = (duals * system.matmul(duals)).sum(0)  # u^T A u
     weights = torch.full((N,), 1.0 / N, dtype=torch.float64)
@@ -94,7 +94,7 @@ def test_it_is_zero(shape: str, per_point: bool, shift: float, kind: str) -> Non
 def test_the_mean_follows_the_noise_too(per_point: bool) -> None:
     """What is kept of one evaluation serves no other: the same kernel in another noise has other means."""
     batch, _ = make_batch("matern32", per_point)
-    system = WhitenedSystem(make_from_form(batch.form, "dense"), batch.noise)
+    system = NoiseUnits(make_from_form(batch.form, "dense"), batch.noise)
     control = build(Shape(0, 4), system, torch.Generator().manual_seed(1)).control(torch.float64)
     ones = torch.ones(1, dtype=torch.float64)
     first = control.centre(ones, ones, batch.form, batch.noise)

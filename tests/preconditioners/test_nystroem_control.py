@@ -21,7 +21,7 @@ from rtgp._objectives.krylov import EstimateSettings
 from rtgp._objectives.protocol import gradient_of
 from rtgp._preconditioners import LowRank, PivotedCholesky
 from rtgp._preconditioners.nystroem_control import ControlSettings, NystroemControl
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators import make_from_form
 
 N, D = 48, 3
@@ -69,7 +69,7 @@ def dense_derivatives(batch, parameters):
 def test_follows_its_formula(pivoting: str, per_point: bool) -> None:
     """sum_p w_p (z^T P^-1 M P^-1 z - tr(P^-1 M)), M from dense matrices, at hyperparameters that have moved on."""
     earlier, _ = make_batch(per_point=per_point, lengthscale=1.0)
-    system = WhitenedSystem(make_from_form(earlier.form, "dense"), earlier.noise)
+    system = NoiseUnits(make_from_form(earlier.form, "dense"), earlier.noise)
     pivots: list[torch.Tensor] = []
     generator = torch.Generator().manual_seed(1)
     factor = PivotedCholesky(12, pivoting).factor(
@@ -83,7 +83,7 @@ def test_follows_its_formula(pivoting: str, per_point: bool) -> None:
     torch.testing.assert_close(control.b @ preconditioner.basis.T, b, rtol=0, atol=1e-8)
 
     batch, parameters = make_batch(per_point=per_point)
-    now = WhitenedSystem(make_from_form(batch.form, "dense"), batch.noise)
+    now = NoiseUnits(make_from_form(batch.form, "dense"), batch.noise)
     duals = torch.randn(N, 4, dtype=torch.float64, generator=generator)
     weights = torch.tensor([0.3, 0.1, -0.2, 0.4], dtype=torch.float64)
     found = torch.autograd.grad(

@@ -15,7 +15,7 @@ from rtgp._preconditioners import policy as policy_module
 from rtgp._preconditioners.policy import Policy
 from rtgp._preconditioners.policy_settings import PolicySettings
 from rtgp._preconditioners.shape import Costs, DeviceCosts, Shape
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators import make_from_form
 
 N = 600
@@ -37,19 +37,19 @@ def model(n: int = N) -> Regression:
     return Regression(x, y)
 
 
-def system(point=SMOOTH, n: int = N) -> WhitenedSystem:
+def system(point=SMOOTH, n: int = N) -> NoiseUnits:
     own = model(n).set(*point)
     form = read_covariance(own(*own.train_inputs).lazy_covariance_matrix)
-    return WhitenedSystem(make_from_form(form), own.likelihood.noise.reshape(()))
+    return NoiseUnits(make_from_form(form), own.likelihood.noise.reshape(()))
 
 
 @pytest.fixture(scope="module")
-def smooth() -> WhitenedSystem:
+def smooth() -> NoiseUnits:
     return system(SMOOTH)
 
 
 @pytest.fixture(scope="module")
-def rough() -> WhitenedSystem:
+def rough() -> NoiseUnits:
     return system(ROUGH)
 
 
@@ -58,7 +58,7 @@ def automatic(rank: int | None = None) -> Policy:
 
 
 def call(
-    upkeep: Policy, of: WhitenedSystem, iterations: int, seed: int = 0, keep: bool = False, noise: float = 0.0
+    upkeep: Policy, of: NoiseUnits, iterations: int, seed: int = 0, keep: bool = False, noise: float = 0.0
 ) -> tuple[bool, int]:
     """Whether the preconditioner was made anew for a run of so many iterations, and its rank."""
     preconditioner, rebuilt = upkeep.preconditioner(of, torch.Generator().manual_seed(seed), keep)
@@ -77,7 +77,7 @@ class TestNoise:
 
     NEAR = (0.41, 1.05, 0.05)  # longer runs alone would not pay for another one
 
-    def noises(self, upkeep: Policy, smooth: WhitenedSystem, *noises: float) -> list[bool]:
+    def noises(self, upkeep: Policy, smooth: NoiseUnits, *noises: float) -> list[bool]:
         """Whether it was made anew for each call: on the smooth system, and from the second on near it."""
         points = [smooth] + [system(self.NEAR)] * (len(noises) - 1)
         return [call(upkeep, of, 25, noise=noise)[0] for of, noise in zip(points, noises, strict=True)]

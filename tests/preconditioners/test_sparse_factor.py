@@ -10,7 +10,7 @@ from gpytorch import kernels
 from torch import Tensor
 
 import reference
-from kernels.test_structure import MODELS
+from kernels.test_gpytorch_kernels import MODELS
 from rtgp._kernels import KernelForm, read_covariance, read_kernel
 from rtgp._preconditioners.nearest import nearest_earlier
 from rtgp._preconditioners.sparse_factor import FactorSettings, inverse_factor_rows, trace_of_derivative

@@ -9,7 +9,7 @@ import torch
 
 from rtgp._preconditioners.protocol import Identity
 from rtgp._preconditioners.trial import TrialSettings, smallest_residual, tried
-from rtgp._solvers import Output, WhitenedSystem, conjugate_gradients
+from rtgp._solvers import NoiseUnits, Output, conjugate_gradients
 from rtgp.truncation import fixed
 
 
@@ -54,7 +54,7 @@ def test_predictions_are_of_the_size_of_runs(condition: float) -> None:
         def matmul(self, v):
             return a @ v
 
-    system: WhitenedSystem = System()  # type: ignore[assignment]
+    system: NoiseUnits = System()  # type: ignore[assignment]
     found = tried(Identity(n), system, torch.Generator().manual_seed(0), TrialSettings())
     signs = torch.randint(0, 2, (n, 4), generator=torch.Generator().manual_seed(1)).double() * 2.0 - 1.0
     run = conjugate_gradients(lambda v: a @ v, signs, fixed(400), [Output(0, None)], Identity(n))

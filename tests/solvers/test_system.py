@@ -14,7 +14,7 @@ import rtgp._objectives.krylov as krylov
 from models import Judged, Regression
 from rtgp._kernels import read_kernel
 from rtgp._precision import PrecisionSettings
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators import DenseOperator, make_from_form
 from rtgp.operators._protocol import KernelOperator
 
@@ -36,16 +36,16 @@ class WideSums(DenseOperator):
         return self.rows(torch.arange(self.form.size)).double() @ v.double()
 
 
-def system_of(model: Regression, operator: type[KernelOperator] | str) -> WhitenedSystem:
+def system_of(model: Regression, operator: type[KernelOperator] | str) -> NoiseUnits:
     form = read_kernel(model.covar_module, model.train_inputs[0])
     made = make_from_form(form, operator) if isinstance(operator, str) else operator(form)
-    return WhitenedSystem(made, torch.tensor(NOISE))
+    return NoiseUnits(made, torch.tensor(NOISE))
 
 
-def remainder_error(system: WhitenedSystem, y: Tensor) -> tuple[float, float]:
+def remainder_error(system: NoiseUnits, y: Tensor) -> tuple[float, float]:
     """(of `remainder`, of sums in float32), root mean square, at the solution rounded to float32. A is made of the
     kernel matrix that the operator holds, so that nothing but the sums differs."""
-    target = system.whiten(y[:, None])
+    target = system.scaled(y[:, None])
     A = system.kernel_rows(torch.arange(system.size)) + torch.eye(system.size, dtype=torch.float64)
     start = torch.linalg.solve(A, target.double()).float()
     exact = target.double() - A @ start.double()
@@ -60,7 +60,7 @@ class TestRemainder:
         model = smooth()
         system = system_of(model, WideSums)
         wide, narrow = remainder_error(system, model.train_targets)
-        size = float(system.whiten(model.train_targets[:, None]).square().mean().sqrt())
+        size = float(system.scaled(model.train_targets[:, None]).square().mean().sqrt())
         assert wide < 1e-5 * size
         assert narrow > 1e-3 * size  # the test has power
 
@@ -127,8 +127,8 @@ class TestProducts:
         self, growth: float, times: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is expected to grow as the outputscale does."""
-        measured, original = [], WhitenedSystem.product_error
-        monkeypatch.setattr(WhitenedSystem, "product_error", lambda *given: measured.append(1) or original(*given))
+        measured, original = [], NoiseUnits.product_error
+        monkeypatch.setattr(NoiseUnits, "product_error", lambda *given: measured.append(1) or original(*given))
         model = smooth(signal=10.0, n=100)
         mll = rtgp.MarginalLogLikelihood(model.likelihood, model, "rr-cg", torch.Generator().manual_seed(0))
         with torch.no_grad():

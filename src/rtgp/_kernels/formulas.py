@@ -114,7 +114,7 @@ MATERN = {0.5: MATERN12, 1.5: MATERN32, 2.5: MATERN52}
 def negligible_beyond(formula: RadialFormula, entry: float) -> float:
     """The squared distance beyond which a kernel is at most `entry`; infinite where it never is.
 
-    So is 2 D `|dk/dD|`, which a derivative by a lengthscale adds up.
+    The same bound holds for 2 D `|dk/dD|`, of which a derivative by a lengthscale is a sum.
     """
     if math.isfinite(formula.support):
         return formula.support
@@ -123,7 +123,7 @@ def negligible_beyond(formula: RadialFormula, entry: float) -> float:
         value, slope = formula.both(torch.tensor([squared], dtype=torch.float64))
         return max(float(value), 2.0 * squared * abs(float(slope)))
 
-    # From the fourth square on all of them fall.
+    # For D > 4 all of them decrease.
     low, high = 4.0, 8.0
     while size(high) > entry:
         if high > _LARGEST_SQUARE:

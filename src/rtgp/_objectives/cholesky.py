@@ -13,7 +13,7 @@ from rtgp._memory import available_memory
 from rtgp._objectives.information import average_information
 from rtgp._objectives.protocol import Batch, EstimateRequest, EstimateStats, LossEstimate, surrogate_loss
 from rtgp._precision import Notices, PrecisionSettings, WorkingPrecision
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._solvers.cholesky import assemble, cholesky_factor, invert_in_place
 from rtgp._state import State, saved_number
 from rtgp.errors import NotPositiveDefiniteError, OutOfMemoryError, RTGPError
@@ -93,9 +93,9 @@ class CholeskyObjective:
         notices = Notices() if request is None else request.notices
         form = self._precision.form_to_factor(batch.form, batch.noise, notices)
         _check_memory(form, self.settings.worth_asking)
-        system = WhitenedSystem(make_from_form(form, "tiled"), batch.noise)
+        system = NoiseUnits(make_from_form(form, "tiled"), batch.noise)
         factor = cholesky_factor(assemble(system))
-        residual, outputs = system.whiten(batch.residuals.detach().to(system.dtype)), batch.outputs  # (n, t)
+        residual, outputs = system.scaled(batch.residuals.detach().to(system.dtype)), batch.outputs  # (n, t)
         alpha = torch.cholesky_solve(residual, factor)  # (n, t)
         log_det = 2.0 * factor.diagonal().double().log().sum() + system.log_det_noise()
         quadratic = (residual * alpha).sum(dtype=torch.float64)
@@ -104,7 +104,7 @@ class CholeskyObjective:
         information = None
         if request is not None and request.information is not None and batch.requires_grad:
             information = average_information(
-                batch, system, system.whiten(alpha), lambda v: torch.cholesky_solve(v, factor), request.parameters
+                batch, system, system.scaled(alpha), lambda v: torch.cholesky_solve(v, factor), request.parameters
             )
         surrogate = self._surrogate(batch, system, factor, alpha) if batch.requires_grad else value
         limits = system.limits()
@@ -121,7 +121,7 @@ class CholeskyObjective:
         return LossEstimate(surrogate, value, stats, information=information)
 
     @staticmethod
-    def _surrogate(batch: Batch, system: WhitenedSystem, factor: Tensor, alpha: Tensor) -> Tensor:
+    def _surrogate(batch: Batch, system: NoiseUnits, factor: Tensor, alpha: Tensor) -> Tensor:
         # dL/dK = 1/2 S (t A^-1 - alpha alpha^T) S for t outputs, alpha (n, t)
         # LAPACK's is the faster on a CPU.
         assert isinstance(system.operator, TiledOperator)

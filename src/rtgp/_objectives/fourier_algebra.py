@@ -1,7 +1,7 @@
 """Loss and gradient of a Gaussian process whose kernel is made of Fourier features, for nested sets of features.
 
-With K_J = Phi Phi^T, whitened features Psi = S Phi (n, J) and A = S K_J S + I = I + Psi Psi^T, everything follows from
-C = I + Psi^T Psi (J, J): log|A| = log|C| (determinant lemma), A^-1 = I - Psi C^-1 Psi^T (Woodbury), and
+With K_J = Phi Phi^T, features Psi = S Phi (n, J) in units of the noise and A = S K_J S + I = I + Psi Psi^T, everything
+follows from C = I + Psi^T Psi (J, J): log|A| = log|C| (determinant lemma), A^-1 = I - Psi C^-1 Psi^T (Woodbury), and
 
     dL/dPsi = A^-1 Psi - alpha alpha^T Psi = Psi C^-1 - alpha u^T,  alpha = A^-1 r,  u = Psi^T alpha = C^-1 Psi^T r.
 
@@ -95,13 +95,13 @@ class FourierSystem:
         self._blocks: list[Tensor] | None = [] if n * columns <= kept else None
         self._gram = self._residual.new_zeros(columns, columns)
         self._data = self._residual.new_zeros(columns)  # [cos, sin]^T S r
-        for rows_, features in self._whitened():
+        for rows_, features in self._scaled_features():
             self._gram.addmm_(features.T, features)
             self._data.addmv_(features.T, self._residual[rows_])
             if self._blocks is not None:
                 self._blocks.append(features)
 
-    def _whitened(self) -> Iterator[tuple[slice, Tensor]]:
+    def _scaled_features(self) -> Iterator[tuple[slice, Tensor]]:
         """S [cos, sin] in blocks of rows."""
         for k, rows in enumerate(self._rows):
             if self._blocks is not None and k < len(self._blocks):
@@ -138,7 +138,7 @@ class FourierSystem:
         share = 0.5 * (1.0 - inverse.diagonal() - of.solve.square()).reshape(-1, 2).sum(1)  # (m,)
         by_z: list[list[Tensor]] = [[] for _ in components]
         by_noise, by_residual = [], []
-        for rows, block in self._whitened():
+        for rows, block in self._scaled_features():
             psi = block[:, : of.columns] * of.root_weights
             weight = psi @ inverse
             alpha = self._residual[rows] - psi @ of.solve

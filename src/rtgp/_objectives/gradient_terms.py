@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rtgp._objectives.protocol import Batch
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Term:
         return torch.cat([self.v[:, :count] - float(self.taken[part]) * self.less, self.v[:, count:]], dim=1)
 
 
-def evaluated(terms: Sequence[Term], system: WhitenedSystem, batch: Batch) -> list[Tensor]:
+def evaluated(terms: Sequence[Term], system: NoiseUnits, batch: Batch) -> list[Tensor]:
     """(2,) for each term: the scalars whose gradients are the kernel's part, and that of the noise and the residual."""
-    scaled = [(system.whiten(term.u), system.whiten(term.right(0)), term) for term in terms]
+    scaled = [(system.scaled(term.u), system.scaled(term.right(0)), term) for term in terms]
     kernels = system.operator.bilinears([(u, v) for u, v, _ in scaled])
     found = []
     for kernel, (u, _, term) in zip(kernels, scaled, strict=True):
-        weights = (u.double() * system.whiten(term.right(1)).double()).sum(1)  # dL/dnoise_i
+        weights = (u.double() * system.scaled(term.right(1)).double()).sum(1)  # dL/dnoise_i
         other = (batch.noise.expand(batch.form.size) * weights.to(batch.noise.dtype)).sum().to(kernel.dtype)
         if term.solve is not None:
-            solve = system.whiten(term.solve)
+            solve = system.scaled(term.solve)
             other = other + (batch.residuals * solve.to(batch.residual.dtype)).sum().to(kernel.dtype)
         found.append(torch.stack([kernel, other]))
     return found

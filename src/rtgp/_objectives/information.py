@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rtgp._objectives.protocol import Batch
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
 def covers(batch: Batch, parameters: Sequence[Tensor]) -> bool:
@@ -33,9 +33,9 @@ def covers(batch: Batch, parameters: Sequence[Tensor]) -> bool:
 
 def average_information(
     batch: Batch,
-    system: WhitenedSystem,
+    system: NoiseUnits,
     alpha: Tensor,  # (n, k): K_hat^-1 (y - mean), of each output or of what stands for them
-    solve: Callable[[Tensor], Tensor],  # A^-1 v for the whitened system
+    solve: Callable[[Tensor], Tensor],  # A^-1 v, in units of the noise
     parameters: Sequence[Tensor],
 ) -> Tensor:
     """(p, p), float64 on the CPU: a row for each entry of the parameters, as the optimiser sees them."""
@@ -64,7 +64,7 @@ def average_information(
         if bool(present.any()):
             rows = present.any(1)
             derivatives, given = columns[:, rows], present[rows]
-            derivatives = system.whiten(derivatives.flatten(1)).reshape_as(derivatives)
+            derivatives = system.scaled(derivatives.flatten(1)).reshape_as(derivatives)
             solved = torch.zeros_like(derivatives)
             solved[:, given] = _solved_once(solve, derivatives[:, given])
             block = factor * torch.tensordot(derivatives.double(), solved.double(), dims=([0, 2], [0, 2]))

@@ -29,9 +29,9 @@ from rtgp._preconditioners.amplification import reach_of
 from rtgp._preconditioners.policy import Policy
 from rtgp._preconditioners.policy_settings import PolicySettings
 from rtgp._solvers import (
+    NoiseUnits,
     Output,
     Recordings,
-    WhitenedSystem,
     conjugate_gradients,
 )
 from rtgp._state import State, saved_tensor
@@ -104,7 +104,7 @@ class KrylovObjective:
         self._precision = WorkingPrecision(settings.internal.precision, reach_of)
         self._operator = settings.operator  # "tiled" in place of "auto" once memory has run out
         self._kind: tuple[int, torch.dtype, torch.device] | None = None
-        self._system: WhitenedSystem | None = None  # of the last call: its memory serves the next one
+        self._system: NoiseUnits | None = None  # of the last call: its memory serves the next one
         self._recordings = Recordings()
         self._control_variate = ControlVariate(settings.internal.coefficients)
 
@@ -179,9 +179,9 @@ class KrylovObjective:
         run = self._run(system, preconditioner, batch, generator, request)
         *_, plain = run.y_solves()
         if not request.hold or self._last_solve is None:
-            self._last_solve = system.whiten(plain)
+            self._last_solve = system.scaled(plain)
 
-        # What waits for the device comes first, then what is queued on it, then what the host does meanwhile.
+        # First what waits for the device, then what is launched on it, then what the host does meanwhile.
         quadratic, log_det_noise, limits = run.quadratic(), system.log_det_noise().cpu(), system.limits()
         slopes, information = None, None
         if batch.requires_grad:
@@ -231,7 +231,7 @@ class KrylovObjective:
 
     def _information(
         self,
-        system: WhitenedSystem,
+        system: NoiseUnits,
         preconditioner: Preconditioner,
         batch: Batch,
         start: Tensor | None,
@@ -259,15 +259,15 @@ class KrylovObjective:
             )
             return run.solutions
 
-        target = system.whiten(batch.residuals.detach().to(system.dtype))
-        begin = torch.zeros_like(target) if start is None else system.unwhiten(start)
+        target = system.scaled(batch.residuals.detach().to(system.dtype))
+        begin = torch.zeros_like(target) if start is None else system.unscaled(start)
         sizes = dict.fromkeys(range(batch.outputs), float(system.size))
         alpha = begin + solve(system.remainder(target, begin), sizes)
-        # What is asked for once is to be exact; in a training a combination of the outputs stands for all.
-        alpha = system.whiten(alpha if request.once else combined(alpha, target))
+        # A single request takes every output; a training takes one combination of them.
+        alpha = system.scaled(alpha if request.once else combined(alpha, target))
         return average_information(batch, system, alpha, solve, request.parameters)
 
-    def _system_of(self, form: KernelForm, noise: Tensor) -> WhitenedSystem:
+    def _system_of(self, form: KernelForm, noise: Tensor) -> NoiseUnits:
         """The system of the last call in the same memory, or a new one."""
         held = self._system
         serves = held is not None and (self._operator != "auto" or still_serves(held.operator, form, noise))
@@ -275,11 +275,11 @@ class KrylovObjective:
             return held
         del held
         self.release()  # its memory is free for the new one
-        return WhitenedSystem(make_from_form(form, self._operator, float(noise.detach().min())), noise)
+        return NoiseUnits(make_from_form(form, self._operator, float(noise.detach().min())), noise)
 
     def _prepared(
         self, batch: Batch, pivots: torch.Generator, request: EstimateRequest
-    ) -> tuple[Batch, WhitenedSystem, Preconditioner, bool]:
+    ) -> tuple[Batch, NoiseUnits, Preconditioner, bool]:
         """The batch in the precision that serves, its system, the preconditioner and whether that is new."""
         given, notices = (batch.form, batch.noise), request.notices
         working = replace(batch, form=self._precision.form(*given, notices))
@@ -295,7 +295,7 @@ class KrylovObjective:
         policy, keep = self._policy, self.frozen
         return working, system, *policy.preconditioner(system, pivots, keep, request.once, request.hold and not keep)
 
-    def _forget_other_systems(self, system: WhitenedSystem) -> None:
+    def _forget_other_systems(self, system: NoiseUnits) -> None:
         """Forget what fits another size, precision or device. In another precision the last solve is still near."""
         kind = (system.size, system.dtype, system.device)
         if self._kind is not None and self._kind != kind:
@@ -314,17 +314,17 @@ class KrylovObjective:
 
     def _run(
         self,
-        system: WhitenedSystem,
+        system: NoiseUnits,
         preconditioner: Preconditioner,
         batch: Batch,
         generator: torch.Generator | None,
         request: EstimateRequest,
     ) -> KrylovRun:
         settings, n, p = self.settings, system.size, self.settings.probes
-        target, t = system.whiten(batch.residuals.detach().to(system.dtype)), batch.outputs
+        target, t = system.scaled(batch.residuals.detach().to(system.dtype)), batch.outputs
         start, remainder = torch.zeros_like(target), target
         if settings.warm_start and not self.frozen and self._last_solve is not None:
-            start = system.unwhiten(self._last_solve)
+            start = system.unscaled(self._last_solve)
             remainder = system.remainder(target, start)
 
         kind, exact = self._probe_kind(), settings.automatic and n <= settings.internal.exact_points

@@ -2,6 +2,9 @@
 
 Columns: the residuals of the (warm-started) y-solves, one for each output, the probes, and, where the probes cannot
 give it, one more probe for the log-determinant.
+
+In units of the noise (`_solvers/system.py`): K + noise = S^-1 A S^-1. P is the preconditioner, z a probe, e the same probe in
+the whitened coordinates of P (z = F e, P = F F^T), and B = F^-1 A F^-T.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from rtgp._objectives.protocol import Batch
 from rtgp._preconditioners import Control, Preconditioner
 from rtgp._preconditioners.neighbour_control import NeighbourControl
 from rtgp._preconditioners.trial import spread_of
-from rtgp._solvers import CGResult, WhitenedSystem
+from rtgp._solvers import CGResult, NoiseUnits
 from rtgp._solvers.lanczos import log_derivative_vectors
 from rtgp._traces import (
     Probes,
@@ -59,9 +62,9 @@ class Truncation:
 
 @dataclass(frozen=True)
 class KrylovRun:
-    """A finished run on A = S K S + I; everything in whitened coordinates."""
+    """A finished run on A = S K S + I; everything in units of the noise."""
 
-    system: WhitenedSystem
+    system: NoiseUnits
     preconditioner: Preconditioner
     truncation: Truncation
     probes: Probes
@@ -127,7 +130,7 @@ class KrylovRun:
         return max(0.0, 0.5 * float(quadratic) + float(log_det))
 
     def gradient_vectors(self) -> tuple[Tensor, Tensor]:
-        """u, v (n, p + t) with E[sum u^T dA v] = dL (Eq. 2)."""
+        """u, v (n, p + t) with E[sum u^T dA v] = dL, so far as the loss L depends on A (Eq. 2)."""
         first, second, _ = self.y_solves()
         return gradient_vectors(trace_vectors(self.probes, self.probe_solves()), first, second)
 

@@ -17,7 +17,7 @@ from rtgp._preconditioners.pivoted_cholesky import PivotedCholesky, factor_of
 from rtgp._preconditioners.protocol import Control, Preconditioner
 from rtgp._preconditioners.shape import Shape
 from rtgp._preconditioners.sparse_inverse import SparseInverse, neighbours_of
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Built:
 
 def build(
     shape: Shape,
-    system: WhitenedSystem,
+    system: NoiseUnits,
     generator: torch.Generator,
     pivoting: PivotedCholesky | None = None,
     pattern: Tensor | None = None,

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from rtgp._preconditioners.protocol import Preconditioner
 from rtgp._preconditioners.sparse_inverse import SparseInverse
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
-def sample_of(system: WhitenedSystem) -> Tensor:
+def sample_of(system: NoiseUnits) -> Tensor:
     """The kernel on some points, in units of the noise, scaled so that its spectrum resembles that on all of them."""
     index = system.sample_index()
     return system.kernel_rows(index, index).cpu() * (system.size / len(index))
@@ -30,7 +30,7 @@ def distortion_between(before: Tensor, after: Tensor) -> float:
     return math.inf if least <= 0.0 else float(eigenvalues[-1]) / least
 
 
-def imbalance(preconditioner: Preconditioner, system: WhitenedSystem) -> float:
+def imbalance(preconditioner: Preconditioner, system: NoiseUnits) -> float:
     """How far the diagonal of G A G^T is from a multiple of ones, over some rows; 1 for the A that G was made for.
 
     The sample of `distortion_between` sees points far from one another. It sees nothing of a short lengthscale.

@@ -20,7 +20,7 @@ from torch import Tensor
 from rtgp._kernels import KernelForm
 from rtgp._preconditioners.sparse_factor import trace_of_derivative
 from rtgp._preconditioners.sparse_inverse import SparseInverse
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
 class NeighbourControl:
@@ -37,9 +37,9 @@ class NeighbourControl:
         return mean * (float(squares.double().cpu() @ weights.double().cpu()) / total)
 
     def losses(
-        self, system: WhitenedSystem, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
+        self, system: NoiseUnits, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
     ) -> Tensor:
-        u = system.whiten(duals)
+        u = system.scaled(duals)
         kernel = system.operator.bilinear(u * weights.to(u), u)
         by_noise = (u.double().square() * weights.double()).sum(1)
         parts = torch.stack([kernel, (noise.expand(form.size) * by_noise.to(noise.dtype)).sum().to(kernel.dtype)])

@@ -26,7 +26,7 @@ from torch import Tensor
 from rtgp._kernels import KernelForm
 from rtgp._preconditioners.combined import LowRankAndNeighboursInverse
 from rtgp._preconditioners.low_rank import LowRank
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._state import saved_tensor
 from rtgp.distributed import Group
 from rtgp.operators._protocol import attach_gradients, tiles
@@ -79,7 +79,7 @@ class NystroemControl:
         self._diagonal = preconditioner.inverse_diagonal()  # of P^-1, (n,)
 
     @staticmethod
-    def first_guess(system: WhitenedSystem, with_neighbours: bool, settings: ControlSettings = DEFAULT) -> float:
+    def first_guess(system: NoiseUnits, with_neighbours: bool, settings: ControlSettings = DEFAULT) -> float:
         """Of c: 0 where rounding may have made M something else. B has digits as the trace of S K S allows, and M is a
         difference of terms of its size."""
         if float(system.kernel_diagonal().sum()) > settings.largest_trace:
@@ -113,7 +113,7 @@ class NystroemControl:
         return cls(preconditioner, pivots, saved_tensor(state, "control_b", (len(pivots), preconditioner.rank)), dtype)
 
     def losses(
-        self, system: WhitenedSystem, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
+        self, system: NoiseUnits, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
     ) -> Tensor:
         weights = weights.double()
         group, own = self._group, self._own

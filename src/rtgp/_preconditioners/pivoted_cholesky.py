@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.distributed import Group
 from rtgp.errors import SettingError
 
@@ -256,7 +256,7 @@ def _divided_by_root(columns: Tensor, core: Tensor, floor: float) -> Tensor:
 
 
 def factor_of(
-    system: WhitenedSystem,
+    system: NoiseUnits,
     settings: PivotedCholesky,
     right_hand_sides: int,
     generator: torch.Generator,

@@ -41,7 +41,7 @@ from rtgp._preconditioners.settings import Automatic, LowRankAndNeighbours, Neig
 from rtgp._preconditioners.shape import Shape
 from rtgp._preconditioners.sparse_inverse import SparseInverse, check_earlier
 from rtgp._preconditioners.trial import Trial, tried
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._state import State, saved_count, saved_flag, saved_scalar, saved_tensor
 from rtgp.distributed import Group
 
@@ -139,7 +139,7 @@ class Policy:
 
     def preconditioner(
         self,
-        system: WhitenedSystem,
+        system: NoiseUnits,
         generator: torch.Generator,
         keep: bool,
         once: bool = False,
@@ -189,7 +189,7 @@ class Policy:
         self._builds += 1
         return kept, True
 
-    def _followed(self, held: Held, system: WhitenedSystem, generator: torch.Generator) -> Preconditioner:
+    def _followed(self, held: Held, system: NoiseUnits, generator: torch.Generator) -> Preconditioner:
         """The kept preconditioner with values at the present hyperparameters.
 
         Estimates by the same draws are then a smooth function of the hyperparameters. One without pivots, from a
@@ -264,7 +264,7 @@ class Policy:
     def _build(
         self,
         shape: Shape,
-        system: WhitenedSystem,
+        system: NoiseUnits,
         generator: torch.Generator,
         pattern: Tensor | None,
         pivots: tuple[Tensor, ...] = (),
@@ -286,7 +286,7 @@ class Policy:
         return distance(decision.place, place) > self.settings.choice.moved
 
     def _decide(
-        self, system: WhitenedSystem, generator: torch.Generator, pattern: Tensor | None, place: Tensor, once: bool
+        self, system: NoiseUnits, generator: torch.Generator, pattern: Tensor | None, place: Tensor, once: bool
     ) -> tuple[Built, Trial]:
         """Try candidates and take the one with the cheapest step."""
         settings, n, device = self.settings, system.size, system.device
@@ -307,7 +307,7 @@ class Policy:
         _log.info("Preconditioner: %s", self.decision.reason)
         return made, trial
 
-    def _shape(self, system: WhitenedSystem) -> Shape:
+    def _shape(self, system: NoiseUnits) -> Shape:
         """Without a trial: as asked for, or as decided before."""
         n, wanted = system.size, self.wanted
         most = max(n - 1, 1)
@@ -327,7 +327,7 @@ class Policy:
             rank = self._within_memory(rank, system)
         return Shape(rank, count)
 
-    def _within_memory(self, rank: int, system: WhitenedSystem) -> int:
+    def _within_memory(self, rank: int, system: NoiseUnits) -> int:
         most = largest_rank(system, self.settings)
         if most < rank // 2 and not self._short and self.settings.most_bytes is None:
             self._short = True
@@ -346,7 +346,7 @@ class Policy:
             return False
         return float((held.place - place)[1:].abs().amax() if len(place) > 1 else 0.0) <= self.settings.pattern_moved
 
-    def _worn_out(self, held: Held, system: WhitenedSystem) -> bool:
+    def _worn_out(self, held: Held, system: NoiseUnits) -> bool:
         if held.calls == 0:
             return False
         if self.refresh is not None:

@@ -9,7 +9,7 @@ from rtgp._preconditioners.choose import ChoiceSettings
 from rtgp._preconditioners.nystroem_control import ControlSettings
 from rtgp._preconditioners.shape import Costs
 from rtgp._preconditioners.trial import TrialSettings
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.operators._choose import free_memory
 
 
@@ -70,7 +70,7 @@ class PolicySettings:
     control: ControlSettings = field(default_factory=ControlSettings)
 
 
-def largest_rank(system: WhitenedSystem, settings: PolicySettings) -> int:
+def largest_rank(system: NoiseUnits, settings: PolicySettings) -> int:
     """The largest rank with which a preconditioner fits into memory."""
     own = system.group.own(system.size)
     rows: int = max(1, own.stop - own.start)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rtgp._kernels import KernelForm
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 
 
 class Preconditioner(ABC):
@@ -69,7 +69,7 @@ class Control(Protocol):
     """
 
     def losses(
-        self, system: WhitenedSystem, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
+        self, system: NoiseUnits, duals: Tensor, squares: Tensor, weights: Tensor, form: KernelForm, noise: Tensor
     ) -> Tensor:
         """(2,): scalars whose gradients are the control variate's parts.
 

@@ -22,7 +22,7 @@ from rtgp._kernels import KernelForm
 from rtgp._preconditioners.nearest import nearest_earlier
 from rtgp._preconditioners.protocol import Preconditioner
 from rtgp._preconditioners.sparse_factor import inverse_factor_rows, is_missing
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._state import saved_tensor
 
 
@@ -115,7 +115,7 @@ def random_order(n: int, generator: torch.Generator) -> Tensor:
     return torch.randperm(n, generator=generator)
 
 
-def neighbours_of(system: WhitenedSystem, count: int, generator: torch.Generator) -> Tensor:
+def neighbours_of(system: NoiseUnits, count: int, generator: torch.Generator) -> Tensor:
     """(n, count): the nearest earlier points of each point in a random order, nearest first."""
     return nearest_earlier(system.operator.form, random_order(system.size, generator).to(system.device), count)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from rtgp._preconditioners.protocol import Preconditioner
-from rtgp._solvers import CGResult, Output, WhitenedSystem, conjugate_gradients
+from rtgp._solvers import CGResult, NoiseUnits, Output, conjugate_gradients
 from rtgp.errors import RTGPError
 from rtgp.truncation import fixed
 
@@ -56,7 +56,7 @@ class Trial:
 
 
 def tried(
-    preconditioner: Preconditioner, system: WhitenedSystem, generator: torch.Generator, settings: TrialSettings
+    preconditioner: Preconditioner, system: NoiseUnits, generator: torch.Generator, settings: TrialSettings
 ) -> Trial:
     """The result of a short run. A preconditioner that fails has a ratio of infinity."""
     n = system.size

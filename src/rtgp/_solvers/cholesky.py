@@ -1,16 +1,16 @@
-"""Cholesky factorisation of a whitened system: the reference every other method is measured against."""
+"""Cholesky factorisation of a system in units of its noise: the reference every other method is measured against."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from rtgp._solvers.system import WhitenedSystem
+from rtgp._solvers.system import NoiseUnits
 from rtgp.errors import NotPositiveDefiniteError
 from rtgp.operators._protocol import tiles
 
 
-def assemble(system: WhitenedSystem, tile: int = 1024) -> Tensor:
+def assemble(system: NoiseUnits, tile: int = 1024) -> Tensor:
     """A = S K S + I as a matrix, (n, n)."""
     n = system.size
     matrix = torch.empty(n, n, dtype=system.dtype, device=system.device)

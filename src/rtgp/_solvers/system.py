@@ -15,7 +15,7 @@ from rtgp.operators import KernelOperator
 _SAMPLE = 64
 
 
-class WhitenedSystem:
+class NoiseUnits:
     """A = S K S + I with S = D^(-1/2), D the noise variances: K + D = S^-1 A S^-1.
 
     One form for equal and for known per-point noise. A is never smaller than the identity, a preconditioner needs no
@@ -28,16 +28,16 @@ class WhitenedSystem:
         # The ranks over which what has n rows and many columns is spread.
         self.group: Group = getattr(operator, "group", None) or Group.alone()
         self.noise = noise.detach().double().expand(self.size)  # (n,)
-        self._whitener = self.noise.rsqrt()[:, None]  # (n, 1), float64
-        self._working_whitener = self._whitener.to(self.dtype, copy=True)
+        self._scale = self.noise.rsqrt()[:, None]  # (n, 1), float64
+        self._working_scale = self._scale.to(self.dtype, copy=True)
 
     def renew(self, form: KernelForm, noise: Tensor) -> bool:
         """Become the system of another kernel and noise, in the same memory, where the operator can do that."""
         renewed = self.operator.renew(form, noise.detach().min())
         if renewed:
             self.noise = noise.detach().double().expand(self.size)
-            self._whitener.copy_(self.noise.rsqrt()[:, None])
-            self._working_whitener.copy_(self._whitener)
+            self._scale.copy_(self.noise.rsqrt()[:, None])
+            self._working_scale.copy_(self._scale)
         return renewed
 
     @property
@@ -48,17 +48,17 @@ class WhitenedSystem:
         """
         return 1 if self.group.exchanges else None
 
-    def whiten(self, v: Tensor) -> Tensor:
+    def scaled(self, v: Tensor) -> Tensor:
         """S v for v (n, r), in the dtype of v."""
-        return v * self._whitener.to(v.dtype)
+        return v * self._scale.to(v.dtype)
 
-    def unwhiten(self, v: Tensor) -> Tensor:
+    def unscaled(self, v: Tensor) -> Tensor:
         """S^-1 v for v (n, r), in the dtype of v."""
-        return v / self._whitener.to(v.dtype)
+        return v / self._scale.to(v.dtype)
 
     def matmul(self, v: Tensor) -> Tensor:
         """A v, (n, r) -> (n, r)."""
-        return self.operator.whitened_matmul(v, self._working_whitener[:, 0])
+        return self.operator.scaled_matmul(v, self._working_scale[:, 0])
 
     def remainder(self, target: Tensor, start: Tensor) -> Tensor:
         """target - A start, (n, r), in their dtype.
@@ -66,7 +66,7 @@ class WhitenedSystem:
         With sums in float64: near a solution the terms of A start cancel to a small fraction of their size, and an
         error e of the sum would add A^-1 e to the solution and e^T A^-1 e, which is never negative, to the quadratic.
         """
-        product = self._whitener * self.operator.wide_matmul(self._working_whitener * start)
+        product = self._scale * self.operator.wide_matmul(self._working_scale * start)
         return (target.double() - product - start.double()).to(target.dtype)
 
     def kernel_diagonal(self) -> Tensor:
@@ -75,7 +75,7 @@ class WhitenedSystem:
 
     def kernel_rows(self, index: Tensor, columns: slice | Tensor | None = None) -> Tensor:
         """(S K S)[index, columns], (k, m), float64; all n columns by default."""
-        s = self._whitener[:, 0]
+        s = self._scale[:, 0]
         across = s if columns is None else s[columns]
         return self.operator.rows(index, columns).double().mul_(s[index, None]).mul_(across)
 

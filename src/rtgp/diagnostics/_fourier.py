@@ -10,7 +10,7 @@ from rtgp._objectives.fourier import feature_columns
 from rtgp._objectives.fourier_limit import FourierLimit
 from rtgp._preconditioners import LowRank, PivotedCholesky
 from rtgp._preconditioners.pivoted_cholesky import factor_of
-from rtgp._solvers import Output, WhitenedSystem, conjugate_gradients
+from rtgp._solvers import NoiseUnits, Output, conjugate_gradients
 from rtgp._traces import draw_probes
 from rtgp.diagnostics._settings import DEFAULT, FourierSettings
 from rtgp.diagnostics._subject import Subject, SubjectSystem
@@ -18,7 +18,7 @@ from rtgp.errors import UnsupportedModelError
 from rtgp.truncation import fixed
 
 
-def effective_dimension(system: WhitenedSystem, seed: int, settings: FourierSettings = DEFAULT.fourier) -> float:
+def effective_dimension(system: NoiseUnits, seed: int, settings: FourierSettings = DEFAULT.fourier) -> float:
     """d_eff = tr(K (K + noise)^-1) = n - tr(A^-1), by random signs z: E[z^T A^-1 z] = tr(A^-1)."""
     generator, count = torch.Generator().manual_seed(seed), settings.probes
     preconditioner = LowRank(factor_of(system, PivotedCholesky(), count, generator), system.dtype)

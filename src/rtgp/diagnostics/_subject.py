@@ -29,7 +29,7 @@ from rtgp._objectives.reading import (
 )
 from rtgp._ownership import without_cycles
 from rtgp._precision import DTYPES, SILENT
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.datasets import Dataset
 from rtgp.diagnostics._settings import DEFAULT, SubjectSettings
 from rtgp.errors import InputError, SettingError, UnsupportedModelError
@@ -160,10 +160,10 @@ def _of_data(
 
 
 class SubjectSystem:
-    """K + noise at the hyperparameters of a subject, whitened, and what is left of y once the mean is taken off."""
+    """K + noise at the hyperparameters of a subject, in units of the noise, and y less the mean."""
 
     def __init__(self, subject: Subject) -> None:
         batch = read(subject.model, subject.model.likelihood)
-        self.system = WhitenedSystem(make_from_form(batch.form), batch.noise.detach())
+        self.system = NoiseUnits(make_from_form(batch.form), batch.noise.detach())
         residual = batch.residual.detach()[:, None].to(self.system.dtype)
-        self.target = self.system.whiten(residual)  # (n, 1)
+        self.target = self.system.scaled(residual)  # (n, 1)

@@ -64,7 +64,7 @@ class BlockOperator(ABC):
             The product, (n, r).
         """
 
-    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+    def scaled_matmul(self, v: Tensor, s: Tensor) -> Tensor:
         return self.matmul(v * s[:, None]).mul_(s[:, None]).add_(v)
 
     def wide_matmul(self, v: Tensor) -> Tensor:

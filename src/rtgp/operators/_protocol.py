@@ -90,7 +90,7 @@ class KernelOperator(Protocol):
         """
         ...
 
-    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+    def scaled_matmul(self, v: Tensor, s: Tensor) -> Tensor:
         """S K S v + v, with S a diagonal matrix.
 
         Parameters

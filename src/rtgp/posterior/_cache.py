@@ -14,7 +14,7 @@ from rtgp._memory import is_out_of_memory
 from rtgp._objectives.reading import tensors_of
 from rtgp._precision import Precision, decide_after, decide_prediction, felt_of_entries, limits_of
 from rtgp._preconditioners.amplification import reach_of
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.errors import RTGPError
 from rtgp.operators import CrossOperator, make_from_form
 from rtgp.posterior._cholesky import CholeskySolver
@@ -33,7 +33,7 @@ class PredictionCache:
     snapshot: Snapshot
     prior: Prior
     reason: str
-    system: WhitenedSystem
+    system: NoiseUnits
     solver: CholeskySolver | KrylovSolver
     solution: Solution  # of the mean
     seconds: float
@@ -43,7 +43,7 @@ class PredictionCache:
     _near: tuple[int, float] = (0, 0.0)  # neighbours that variances were computed from, and their largest excess
 
     def __post_init__(self) -> None:
-        self.weights = self.system.whiten(self.solution.x)
+        self.weights = self.system.scaled(self.solution.x)
 
     def cross(self, joint: KernelForm) -> CrossOperator:
         """K(new, training) of the form of the training points followed by new ones."""
@@ -64,9 +64,9 @@ class PredictionCache:
 
     def solve(self, rhs: Tensor) -> Tensor:
         """(K + D)^-1 rhs for rhs (n, k), a bounded number of columns at once."""
-        whitened = self.system.whiten(rhs).to(self.system.dtype)
-        pieces = torch.split(whitened, columns_within(self.system.size), dim=1)
-        return self.system.whiten(torch.cat([self.solver.solve(piece).x for piece in pieces], dim=1))
+        scaled = self.system.scaled(rhs).to(self.system.dtype)
+        pieces = torch.split(scaled, columns_within(self.system.size), dim=1)
+        return self.system.scaled(torch.cat([self.solver.solve(piece).x for piece in pieces], dim=1))
 
     def report(self) -> PosteriorReport:
         lanczos, rank = self.settings.variance == "lanczos", self.settings.lanczos_rank(self.system.size)
@@ -119,7 +119,7 @@ def _solve(
     method, reason = settings.choose(prior.form.size, prior.form.device, prior.form.dtype)
     solver: CholeskySolver | KrylovSolver | None = None
     if method == "cholesky":
-        system = WhitenedSystem(make_from_form(prior.form, "tiled"), prior.noise)
+        system = NoiseUnits(make_from_form(prior.form, "tiled"), prior.noise)
         try:
             solver = CholeskySolver(system)
         except (MemoryError, RuntimeError) as error:
@@ -129,10 +129,10 @@ def _solve(
     if solver is None:
         least, most = float(prior.noise.min()), settings.internal.memory_on_card
         operator = make_from_form(prior.form, settings.operator, least, most)
-        system = WhitenedSystem(operator, prior.noise)
+        system = NoiseUnits(operator, prior.noise)
         solver = KrylovSolver(system, settings.tolerance, _generator(settings), settings.internal.solve)
-    rhs = system.whiten(prior.residual.reshape(system.size, -1).to(system.dtype))
-    solution = solver.solve(rhs, None if start is None else system.unwhiten(start.to(rhs)))
+    rhs = system.scaled(prior.residual.reshape(system.size, -1).to(system.dtype))
+    solution = solver.solve(rhs, None if start is None else system.unscaled(start.to(rhs)))
     return PredictionCache(settings, snapshot, prior, reason, system, solver, solution, time.perf_counter() - begin)
 
 
@@ -140,11 +140,11 @@ def _generator(settings: PosteriorSettings) -> torch.Generator:
     return torch.Generator().manual_seed(settings.seed)
 
 
-def _excess(system: WhitenedSystem, exact: VarianceSolver, lanczos: LanczosSolver, checked: int) -> float:
+def _excess(system: NoiseUnits, exact: VarianceSolver, lanczos: LanczosSolver, checked: int) -> float:
     """The largest fraction by which Lanczos variances exceed exact ones, at some training points."""
     n = system.size
     index = torch.linspace(0, n - 1, min(n, checked), device=system.device).long()
-    b = system.whiten(system.operator.rows(index).T.contiguous())
+    b = system.scaled(system.operator.rows(index).T.contiguous())
     prior = system.operator.diagonal()[index].double()
     least = 1e-12 * float(prior.max())
     true = (prior - exact.explained(b, prior)).clamp_min(least)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp._solvers.cholesky import assemble, cholesky_factor
 from rtgp.posterior._solver import Quadratic, Solution
 
@@ -17,7 +17,7 @@ class CholeskySolver:
     rank = 0
     error = 0.0  # of a variance: rounding only
 
-    def __init__(self, system: WhitenedSystem) -> None:
+    def __init__(self, system: NoiseUnits) -> None:
         self._system = system
         self._factor = cholesky_factor(assemble(system))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from rtgp._preconditioners import Automatic, Identity, LowRank
 from rtgp._preconditioners.policy import Policy
 from rtgp._preconditioners.policy_settings import PolicySettings
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.errors import ConvergenceError
 from rtgp.posterior._block_cg import Progress, block_cg
 from rtgp.posterior._solver import Quadratic, Solution, columns_within
@@ -64,7 +64,7 @@ class KrylovSolver:
 
     def __init__(
         self,
-        system: WhitenedSystem,
+        system: NoiseUnits,
         tolerance: float,
         generator: torch.Generator,
         settings: SolveSettings = DEFAULT,

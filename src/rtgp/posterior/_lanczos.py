@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.posterior._solver import Quadratic
 
 
@@ -42,7 +42,7 @@ class LanczosSolver:
     """W = Q T^-1/2, stored: A^-1 is approximated by W W^T."""
 
     def __init__(
-        self, system: WhitenedSystem, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
+        self, system: NoiseUnits, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
     ) -> None:
         rank = min(rank, system.size)
         basis, diagonal, offdiagonal = lanczos(system, rank, generator, settings)
@@ -69,7 +69,7 @@ class LanczosSolver:
 
 
 def lanczos(
-    system: WhitenedSystem, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
+    system: NoiseUnits, rank: int, generator: torch.Generator, settings: LanczosSettings = DEFAULT
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q (n, k), the diagonal (k,) and the off-diagonal (k - 1,) of T, with full reorthogonalisation."""
     n = system.size

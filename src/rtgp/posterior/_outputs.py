@@ -82,6 +82,6 @@ def _covariance(cache: PredictionCache, X: Tensor) -> Tensor:
     sampling.check_moderate(n, X.shape[0], cache.settings.internal.sampling)
     form = cache.prior.joint(X)[1]
     new = slice(n, form.size)
-    b = cache.system.whiten(form.block(slice(0, n), new))
+    b = cache.system.scaled(form.block(slice(0, n), new))
     result = form.block(new, new).double().sub_(cache.solver.gram(b, form.diagonal()[n:]))
     return (result + result.T) / 2

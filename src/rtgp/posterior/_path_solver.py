@@ -14,7 +14,7 @@ from torch import Tensor
 from rtgp._kernels import KernelForm
 from rtgp._precision import decide_after, decide_prediction, felt_of_entries, limits_of
 from rtgp._preconditioners.amplification import reach_of
-from rtgp._solvers import WhitenedSystem
+from rtgp._solvers import NoiseUnits
 from rtgp.errors import RTGPError
 from rtgp.operators import make_from_form
 from rtgp.posterior._cache import PredictionCache, Snapshot
@@ -39,12 +39,10 @@ class PathSolver:
         self._solver = self._made(form if serves else self.prior.form)
         self._wide = self.prior.form if serves else None
 
-    def _made(self, form: KernelForm) -> tuple[WhitenedSystem, KrylovSolver]:
+    def _made(self, form: KernelForm) -> tuple[NoiseUnits, KrylovSolver]:
         settings, noise = self._settings, self.prior.noise
         internal = settings.internal
-        system = WhitenedSystem(
-            make_from_form(form, settings.operator, float(noise.min()), internal.memory_on_card), noise
-        )
+        system = NoiseUnits(make_from_form(form, settings.operator, float(noise.min()), internal.memory_on_card), noise)
         generator = torch.Generator().manual_seed(settings.seed)
         return system, KrylovSolver(system, settings.tolerance * internal.paths.looser, generator, internal.solve)
 
@@ -62,10 +60,10 @@ class PathSolver:
         return _solved(*self._solver, rhs)
 
 
-def _solved(system: WhitenedSystem, solver: KrylovSolver, rhs: Tensor) -> Tensor:
-    whitened = system.whiten(rhs.double()).to(system.dtype)
-    pieces = torch.split(whitened, columns_within(system.size), dim=1)
-    return system.whiten(torch.cat([solver.solve(piece).x for piece in pieces], dim=1).double())
+def _solved(system: NoiseUnits, solver: KrylovSolver, rhs: Tensor) -> Tensor:
+    scaled = system.scaled(rhs.double()).to(system.dtype)
+    pieces = torch.split(scaled, columns_within(system.size), dim=1)
+    return system.scaled(torch.cat([solver.solve(piece).x for piece in pieces], dim=1).double())
 
 
 class CachedPathSolver:

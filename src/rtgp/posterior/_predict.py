@@ -405,7 +405,7 @@ def _exact_variance(cache: PredictionCache, X: Tensor) -> Tensor:
     for piece, _, form in cache.prior.slabs(X):
         prior, found = form.diagonal()[n:].double(), []
         for test in tiles(slice(n, form.size), columns_within(n)):
-            b = cache.system.whiten(form.block(slice(0, n), test))  # (n, k)
+            b = cache.system.scaled(form.block(slice(0, n), test))  # (n, k)
             found.append(solver.explained(b, prior[test.start - n : test.stop - n]))
         result[piece] = (prior - torch.cat(found)).clamp_min_(0.0).to(result)
     return result
@@ -446,7 +446,7 @@ def _covariance(cache: PredictionCache, X: Tensor, solver: VarianceSolver) -> Te
     sampling.check_moderate(n, X.shape[0], cache.settings.internal.sampling)
     form = cache.prior.joint(X)[1]
     new = slice(n, form.size)
-    b = cache.system.whiten(form.block(slice(0, n), new))
+    b = cache.system.scaled(form.block(slice(0, n), new))
     result = form.block(new, new).double().sub_(solver.gram(b, form.diagonal()[n:]))
     result = (result + result.T) / 2
     result.diagonal().clamp_min_(0.0)

@@ -115,13 +115,13 @@ class _Moments(torch.autograd.Function):
         m = form.size - n
         prior, added, blocks, ctx.solved = form.diagonal()[n:].double(), [], [], []
         for piece in tiles(slice(0, m), max(1, columns_within(n) // q) * q):
-            b = system.whiten(form.block(slice(0, n), slice(n + piece.start, n + piece.stop)))  # (n, k)
+            b = system.scaled(form.block(slice(0, n), slice(n + piece.start, n + piece.stop)))  # (n, k)
             found = solver.quadratic(b, prior[piece], taped)
             added.append((b.T @ cache.solution.x)[:, 0].double())
             index = torch.arange(n + piece.start, n + piece.stop, device=form.device).reshape(-1, q)
             blocks.append(form.gathered(index).double() - _within(found.explained, b, found.x, found.remainder, q))
             if taped:
-                ctx.solved.append((piece, index, system.whiten(found.x)))
+                ctx.solved.append((piece, index, system.scaled(found.x)))
         ctx.cache, ctx.form, ctx.q = cache, form, q
         covariance = torch.cat(blocks)
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)

@@ -38,7 +38,7 @@ class Columns:
 @triton.jit(do_not_specialize=["n", "r"])
 def _split_kernel(
     v,  # (n, r)
-    whitener,  # (n,)
+    noise_scale,  # (n,)
     high_at,
     low_at,
     sizes,
@@ -49,7 +49,7 @@ def _split_kernel(
     stride_r,
     padded,
     unit,
-    WHITEN: tl.constexpr,
+    SCALED: tl.constexpr,
     CLEAR: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
@@ -59,8 +59,8 @@ def _split_kernel(
     cols = tl.arange(0, COLUMNS)
     inside = (rows < n)[:, None] & (cols < r)[None, :]
     x = tl.load(v + rows[:, None].to(tl.int64) * stride_n + cols[None, :] * stride_r, mask=inside, other=0.0)
-    if WHITEN:
-        x *= tl.load(whitener + rows, mask=rows < n, other=0.0)[:, None]
+    if SCALED:
+        x *= tl.load(noise_scale + rows, mask=rows < n, other=0.0)[:, None]
     largest = tl.max(tl.abs(x), axis=0)
     largest = tl.where(largest > 0.0, largest, 1.0)
     x = x / largest[None, :] * LARGEST
@@ -73,8 +73,8 @@ def _split_kernel(
         tl.store(out + rows[:, None] * r + cols[None, :], tl.zeros((TILE, COLUMNS), tl.float32), mask=inside)
 
 
-def split_columns(v: Tensor, unit: float, whitener: Tensor | None = None, clear: Tensor | None = None) -> Columns:
-    """V, or S V for a whitener (n,), multiplied by `sizes` times `unit`, which undoes a factor of the other matrix.
+def split_columns(v: Tensor, unit: float, noise_scale: Tensor | None = None, clear: Tensor | None = None) -> Columns:
+    """V, or S V with S = diag(noise_scale), times `sizes` and `unit`, which undoes a factor of the other matrix.
 
     `clear` is a tensor of the shape of V that is filled with zeros on the way.
     """
@@ -84,9 +84,9 @@ def split_columns(v: Tensor, unit: float, whitener: Tensor | None = None, clear:
     sizes = torch.empty(padded // TILE, width, dtype=torch.float32, device=v.device)
     with on_device(v):
         _split_kernel[(padded // TILE,)](
-            v, v if whitener is None else whitener, high, low, sizes, v if clear is None else clear,
+            v, v if noise_scale is None else noise_scale, high, low, sizes, v if clear is None else clear,
             n, r, v.stride(0), v.stride(1), padded, unit / LARGEST_COLUMN,
-            WHITEN=whitener is not None, CLEAR=clear is not None, COLUMNS=width, TILE=TILE, LARGEST=LARGEST_COLUMN,
+            SCALED=noise_scale is not None, CLEAR=clear is not None, COLUMNS=width, TILE=TILE, LARGEST=LARGEST_COLUMN,
             num_warps=4,
         )  # fmt: skip
     return Columns(high, low, sizes)

@@ -88,13 +88,13 @@ def _store_kernel(
 
 
 @triton.jit(do_not_specialize=["n", "r"])
-def _finish_kernel(out, v, whitener, n, r, stride_n, stride_r, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
+def _finish_kernel(out, v, noise_scale, n, r, stride_n, stride_r, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
     """out <- S out + V."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, COLUMNS)
     inside = (rows < n)[:, None] & (cols < r)[None, :]
     at = rows[:, None] * r + cols[None, :]
-    x = tl.load(out + at, mask=inside, other=0.0) * tl.load(whitener + rows, mask=rows < n, other=0.0)[:, None]
+    x = tl.load(out + at, mask=inside, other=0.0) * tl.load(noise_scale + rows, mask=rows < n, other=0.0)[:, None]
     x += tl.load(v + rows[:, None].to(tl.int64) * stride_n + cols[None, :] * stride_r, mask=inside, other=0.0)
     tl.store(out + at, x, mask=inside)
 
@@ -172,17 +172,17 @@ def store(pair: Pair, into: HalfMatrix | None = None) -> HalfMatrix:
     return HalfMatrix(points.count, high, low)
 
 
-def half_product(matrix: HalfMatrix, v: Tensor, scale: float = 1.0, whitener: Tensor | None = None) -> Tensor:
-    """scale K v, or scale S K S v + v for S the diagonal matrix of a whitener (n,); (n, r) float32 -> (n, r) float32.
+def half_product(matrix: HalfMatrix, v: Tensor, scale: float = 1.0, noise_scale: Tensor | None = None) -> Tensor:
+    """scale K v, or scale S K S v + v with S = diag(noise_scale); (n, r) float32 -> (n, r) float32.
     Its plain reference is `product_reference`."""
     if v.shape[1] > MAXIMUM_COLUMNS:
         pieces = v.split(MAXIMUM_COLUMNS, dim=1)
-        return torch.cat([half_product(matrix, piece, scale, whitener) for piece in pieces], dim=1)
+        return torch.cat([half_product(matrix, piece, scale, noise_scale) for piece in pieces], dim=1)
     (n, r), blocks = v.shape, matrix.blocks
     out = torch.empty(n, r, dtype=torch.float32, device=v.device)
     if r == 0:
         return out
-    columns = split_columns(v, scale * 2.0**-LIFT, whitener, clear=out)
+    columns = split_columns(v, scale * 2.0**-LIFT, noise_scale, clear=out)
     tiles = blocks * (blocks + 1) // 2
     per_program = max(1, min(blocks, tiles // (_PROGRAMS * processors(v.device))))
     with on_device(v):
@@ -191,8 +191,8 @@ def half_product(matrix: HalfMatrix, v: Tensor, scale: float = 1.0, whitener: Te
             per_program,
             COLUMNS=columns.width, TILE=TILE, num_warps=_WARPS, num_stages=_STAGES if columns.width <= 32 else 1,
         )  # fmt: skip
-        if whitener is not None:
+        if noise_scale is not None:
             _finish_kernel[(triton.cdiv(n, _STRIP),)](
-                out, v, whitener, n, r, v.stride(0), v.stride(1), COLUMNS=columns.width, ROWS=_STRIP
+                out, v, noise_scale, n, r, v.stride(0), v.stride(1), COLUMNS=columns.width, ROWS=_STRIP
             )
     return out

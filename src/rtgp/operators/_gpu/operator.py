@@ -158,7 +158,7 @@ class HalfOperator(TritonOperator):
 
         return half_product(self._half, _single(columns(v, self.form.size)), self._scale)
 
-    def whitened_matmul(self, v: Tensor, s: Tensor) -> Tensor:
+    def scaled_matmul(self, v: Tensor, s: Tensor) -> Tensor:
         from rtgp.operators._gpu.half import half_product
 
         # scale S K S: the scale is read when this runs, not when it was recorded.
