@@ -25,8 +25,8 @@ LIBRARIES = {
 }
 # Written in annotations under a short name.
 SHORT = {
-    "Any", "Array", "ArrayLike", "Callable", "Generator", "Kernel", "Path", "PathLike", "PredictionSettings", "Self", "Tensor",
-    "npt.NDArray", "pd.DataFrame",
+    "Any", "Array", "ArrayLike", "Callable", "Generator", "Kernel", "Path", "PathLike", "PredictionSettings", "Self",
+    "Tensor", "npt.NDArray", "pd.DataFrame",
 }  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 Columns: the residuals of the (warm-started) y-solves, one for each output, the probes, and, where the probes cannot
 give it, one more probe for the log-determinant.
 
-In units of the noise (`_solvers/system.py`): K + noise = S^-1 A S^-1. P is the preconditioner, z a probe, e the same probe in
-the whitened coordinates of P (z = F e, P = F F^T), and B = F^-1 A F^-T.
+In units of the noise (`_solvers/system.py`): K + noise = S^-1 A S^-1. P is the preconditioner, z a probe, e the same
+probe in the whitened coordinates of P (z = F e, P = F F^T), and B = F^-1 A F^-T.
 """
 
 from __future__ import annotations
