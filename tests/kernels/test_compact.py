@@ -8,8 +8,8 @@ import torch
 
 from rtgp._kernels import read_kernel
 from rtgp._kernels.compact import of_gpytorch, piecewise_polynomial
-from rtgp._kernels.forms import Stationary
 from rtgp._kernels.formulas import negligible_beyond
+from rtgp._kernels.stationary import Stationary
 from rtgp.operators import TiledOperator
 
 degrees = pytest.mark.parametrize("q", [0, 1, 2, 3])

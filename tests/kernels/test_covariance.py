@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rtgp._kernels import covariance as reading
 from rtgp._kernels import read_covariance
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.positions import At
 from rtgp._kernels.structured import is_structured, product, product_pullback
 from rtgp.errors import UnsupportedModelError

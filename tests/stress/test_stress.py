@@ -178,7 +178,7 @@ def test_a_wrong_answer_would_be_seen(data: dict[str, Data]) -> None:
     """Power: a factor that is kept in float32 beyond its limit is off by half."""
     cell = Cell(N, "grid", 1.0, 1e-5, "float32", "cholesky")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rtgp._kernels.forms.Scaled.widened", lambda form: None)
+        patch.setattr("rtgp._kernels.composites.Scaled.widened", lambda form: None)
         found = evaluate(cell, data["grid"])
     assert (found.outcome, found.worked_in) == ("warned", "float32"), found
     assert found.gradient_error > 0.1

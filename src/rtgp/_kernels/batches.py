@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
+from rtgp._kernels.composites import Product, Scaled, Sum
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.formulas import RadialFormula
+from rtgp._kernels.generic import Generic
 from rtgp._kernels.positions import At
+from rtgp._kernels.stationary import Stationary
 from rtgp.errors import UnsupportedModelError
 
 

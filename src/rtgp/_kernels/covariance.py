@@ -25,7 +25,9 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Sum
+from rtgp._kernels.composites import Product, Scaled, Sum
+from rtgp._kernels.form import KernelForm
+from rtgp._kernels.generic import Generic
 from rtgp._kernels.gpytorch_kernels import KernelBlock, has_own_points, read_selected, selecting, working_dtype
 from rtgp._kernels.positions import At, Blocks, Table
 from rtgp._kernels.read_operator import Position, picked, picked_operator, read_operator

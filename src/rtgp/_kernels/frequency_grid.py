@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Stationary
 from rtgp._kernels.spectral import DEGREES, Component, Spectrum
+from rtgp._kernels.stationary import Stationary
 from rtgp.errors import UnsupportedModelError
 
 DIMENSIONS = 2  # at most: the grid grows like a power of them

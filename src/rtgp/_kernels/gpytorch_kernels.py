@@ -16,12 +16,15 @@ from linear_operator.operators import DenseLinearOperator
 from torch import Tensor
 
 from rtgp._kernels.compact import of_gpytorch
-from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
+from rtgp._kernels.composites import Product, Scaled, Sum
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.formulas import MATERN, RBF
+from rtgp._kernels.generic import Generic
 from rtgp._kernels.outputs import ManyOutputs
 from rtgp._kernels.positions import At, Table
 from rtgp._kernels.raw import Raw
 from rtgp._kernels.read_operator import Position, picked, picked_operator, read_operator
+from rtgp._kernels.stationary import Stationary
 from rtgp.errors import InputError, UnsupportedModelError
 
 # Approximations of their own, which give a covariance of all points at once: of some points they give another one.

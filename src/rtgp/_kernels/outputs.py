@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, Index, KernelForm
+from rtgp._kernels.form import Gradients, Index, KernelForm, pull_through
 from rtgp._kernels.positions import At
 
 
@@ -57,21 +57,12 @@ class ManyOutputs(KernelForm):
 
     def pullback(self, rows: Index, cols: Index, weight: Tensor, into: Gradients, block: Tensor | None = None) -> None:
         (r, at_row), (c, at_col) = self._points(rows), self._points(cols)
-        inputs: list[Tensor] = list(self._parameters)
-        with torch.enable_grad():
-            x = self.x.detach()
-            if self.x.requires_grad:
-                x.requires_grad_(True)
-                inputs.append(x)
-            if not inputs:
-                return
-            value = self.evaluate(x[r], x[c])[at_row][:, at_col]
-            if not value.requires_grad:
-                return
-            found = torch.autograd.grad(value, inputs, grad_outputs=weight.to(value.dtype), allow_unused=True)
-        for total, gradient in zip(into, found, strict=True):
-            if gradient is not None:
-                total += gradient
+
+        def evaluate(x: Tensor) -> Tensor:
+            value: Tensor = self.evaluate(x[r], x[c])[at_row][:, at_col]
+            return value
+
+        pull_through(evaluate, self.x, self._parameters, weight, into)
 
     def tangents(self, rows: Index, cols: Index) -> Iterator[tuple[Tensor, Tensor]]:
         yield from ()

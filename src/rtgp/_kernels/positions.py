@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, Index, KernelForm
+from rtgp._kernels.form import Gradients, Index, KernelForm
 from rtgp.errors import UnsupportedModelError
 
 

@@ -17,7 +17,8 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm, Scaled, Sum
+from rtgp._kernels.composites import Scaled, Sum
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.positions import Diagonal
 from rtgp._kernels.structured import Evaluated, LowRank, Structured
 from rtgp.errors import UnsupportedModelError

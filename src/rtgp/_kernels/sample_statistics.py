@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 
 _SAMPLE = 128  # points by which all are judged, by default
 

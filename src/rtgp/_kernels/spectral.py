@@ -15,8 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Generic, KernelForm, Product, Scaled, Stationary, Sum
+from rtgp._kernels.composites import Product, Scaled, Sum
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.formulas import MATERN, RBF
+from rtgp._kernels.generic import Generic
+from rtgp._kernels.stationary import Stationary
 from rtgp.errors import UnsupportedModelError
 
 # Degrees of freedom of the spectral density; None: normal, their limit.

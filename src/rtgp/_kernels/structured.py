@@ -13,7 +13,8 @@ import torch
 from linear_operator.operators import LinearOperator
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, Index, KernelForm, Scaled, Sum
+from rtgp._kernels.composites import Scaled, Sum
+from rtgp._kernels.form import Gradients, Index, KernelForm
 from rtgp._kernels.positions import At, Diagonal, needs_its_model
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from rtgp._kernels import KernelForm
-from rtgp._kernels.forms import Gradients, add_rows
+from rtgp._kernels.form import Gradients, add_rows
 from rtgp._objectives.protocol import Batch, EstimateRequest, EstimateStats, LossEstimate, surrogate_loss
 from rtgp._precision import in_float64
 from rtgp._preconditioners.nearest import nearest_earlier

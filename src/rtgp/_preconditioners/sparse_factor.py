@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rtgp._kernels import KernelForm
-from rtgp._kernels.forms import Gradients, add_rows
+from rtgp._kernels.form import Gradients, add_rows
 from rtgp._precision import in_float64
 from rtgp._threads import in_threads, sum_of
 from rtgp.operators import attach_gradients

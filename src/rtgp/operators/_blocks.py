@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, KernelForm, Scaled, unique
+from rtgp._kernels.composites import Scaled
+from rtgp._kernels.form import Gradients, KernelForm, unique
 from rtgp.operators._product import wide_product
 from rtgp.operators._protocol import CrossOperator, attach_gradients, columns, tiles
 

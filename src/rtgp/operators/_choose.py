@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from rtgp._kernels import KernelForm, read_kernel
-from rtgp._kernels.forms import Scaled
+from rtgp._kernels.composites import Scaled
 from rtgp._kernels.structured import is_structured
 from rtgp._memory import available_memory
 from rtgp.distributed import Group, world

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 from rtgp.operators._blocks import TILE, BlockOperator
 from rtgp.operators._gpu.availability import usable
 from rtgp.operators._product import stored_product, wide_product

@@ -13,7 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, KernelForm, Scaled, unique
+from rtgp._kernels.composites import Scaled
+from rtgp._kernels.form import Gradients, KernelForm, unique
 from rtgp._memory import is_out_of_memory
 from rtgp._threads import in_threads, sum_of
 from rtgp.errors import SettingError

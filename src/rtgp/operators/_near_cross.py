@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 from rtgp.operators._near_blocks import ENTRIES
 from rtgp.operators._near_plan import NearPlan, cross_list
 from rtgp.operators._order import Leaves, TileSettings

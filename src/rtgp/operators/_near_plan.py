@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm, Scaled, Stationary, Sum
+from rtgp._kernels.composites import Scaled, Sum
+from rtgp._kernels.form import KernelForm
 from rtgp._kernels.formulas import RadialFormula, negligible_beyond, squared_distances
+from rtgp._kernels.stationary import Stationary
 from rtgp.operators._order import DEFAULT, Leaves, TileSettings, boxed, gaps, leaves_of, negligible_entry
 
 _LEAST_SQUARE = 4.0  # from which on every formula, and its derivative by a lengthscale, fall

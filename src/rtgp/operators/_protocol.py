@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 from rtgp.errors import InputError
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm
+from rtgp._kernels.form import KernelForm
 from rtgp.errors import SettingError
 from rtgp.operators._gpu.availability import SUPPORTED, stationary, supported
 from rtgp.operators._gpu.points import prepare

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from rtgp._kernels.forms import Gradients, KernelForm
+from rtgp._kernels.form import Gradients, KernelForm
 from rtgp.distributed import Group, checksum
 from rtgp.errors import SettingError
 from rtgp.operators._blocks import BlockOperator

@@ -8,7 +8,9 @@ import os
 
 import torch
 
-from rtgp._kernels.forms import KernelForm, Scaled, Stationary
+from rtgp._kernels.composites import Scaled
+from rtgp._kernels.form import KernelForm
+from rtgp._kernels.stationary import Stationary
 from rtgp.operators._gpu.points import CHUNK, KIND, expanded_length
 
 MAXIMUM_DIMENSIONS = 128

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rtgp._kernels.forms import KernelForm, Scaled
+from rtgp._kernels.composites import Scaled
+from rtgp._kernels.form import KernelForm
 from rtgp.errors import InputError, SettingError
 from rtgp.operators._blocks import TILE_SIZES
 from rtgp.operators._gpu.availability import SUPPORTED, stationary, supported
