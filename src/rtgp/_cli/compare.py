@@ -77,7 +77,7 @@ def compare(
         with afterwards("The table above is complete", f"the report {str(report)!r}"):
             page = Report(
                 title=title,
-                summary=f"Kernel {kernel}, {len(names)} input(s), seed {seed}.",
+                summary=f"Kernel {kernel}, {len(names)} input{'s' if len(names) > 1 else ''}, seed {seed}.",
                 runs=[one.run() for one in scores],
                 table=Table(HEAD, rows, note(scores)),
                 picture=picture_of(scores[-1].regressor.predict, parts.train.X, parts.train.y, names, target_name),

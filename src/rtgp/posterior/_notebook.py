@@ -12,7 +12,7 @@ from rtgp.posterior._settings import PosteriorReport
 def as_table(model: Any, report: PosteriorReport | None) -> str:
     """What the posterior stands on and what it has computed so far; without a report, that it holds nothing."""
     n, d = held_inputs(model).shape[-2:]
-    rows: list[tuple[str, object]] = [("given", f"{n:,} points with {d} input(s)")]
+    rows: list[tuple[str, object]] = [("given", f"{n:,} points with {d} input{'s' if d > 1 else ''}")]
     if report is None:
         rows.append(("computed", "nothing: what it held was released, or not needed yet"))
         return pairs(rows, "Posterior")
