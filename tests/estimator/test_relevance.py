@@ -62,3 +62,14 @@ def test_words_in_place_of_a_number_without_meaning(tmp_path: Path) -> None:
         (line,) = [line for line in output.splitlines() if line.startswith("lengthscale[idle]")]
         assert line.endswith(NO_EFFECT)
         assert sum(NO_EFFECT in line for line in output.splitlines()) == 1
+
+
+def test_every_account_says_so_in_the_same_words(tmp_path) -> None:
+    """Of an input that has none: the summary, the report and, once it is known, the picture in a notebook."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    gp = GPRegressor(random_state=0).fit(X, np.sin(2 * X[:, 0]) + 0.3 * X[:, 2] + 0.1 * rng.normal(size=120))
+    idle = next(name for name, value in dict(gp.summary().rows).items() if value == NO_EFFECT)
+    assert idle == "lengthscale[1]"
+    assert f">{NO_EFFECT}</td>" in gp._repr_html_()
+    assert NO_EFFECT in gp.report(tmp_path / "page.html").read_text(encoding="utf-8")

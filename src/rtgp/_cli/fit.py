@@ -24,11 +24,12 @@ from rtgp._cli.files import (
 )
 from rtgp._cli.help import RESULT
 from rtgp._cli.ranks import ranks, spread
-from rtgp._cli.scoring import facts_of, relevance_of
+from rtgp._cli.scoring import facts_of
 from rtgp._cli.terminal import afterwards, say, show_json, show_pairs
 from rtgp._estimator.fitting import is_exact
 from rtgp._estimator.pages import report_of, score_words
 from rtgp._estimator.regressor import GPRegressor
+from rtgp._estimator.relevance import known_relevance
 from rtgp._estimator.words import likelihood_words, value_words
 from rtgp._methods import on_one_process
 from rtgp._report import Predictions, Report, coverage, rmse, versions, write_report
@@ -148,7 +149,7 @@ def fit(
         relevance: dict[str, float] = {}
         try:
             with afterwards(f"The model was saved to {str(output)!r}", _following(report)):
-                relevance = relevance_of(regressor)  # on all ranks
+                relevance = known_relevance(regressor)  # on all ranks
                 record["relevance"] = relevance
                 predictions = _judge(regressor, train, test, needed=report is not None)
                 if group.first:

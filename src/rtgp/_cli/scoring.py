@@ -18,7 +18,6 @@ from rtgp._mll import MarginalLogLikelihood
 from rtgp._objectives.reading import copied, own_data
 from rtgp._report import Predictions, Run, coverage, nll, rmse
 from rtgp.datasets import Dataset
-from rtgp.errors import RTGPError
 
 EXACT_UP_TO = 8000  # points: half a gigabyte and some seconds for one Cholesky factor
 
@@ -150,14 +149,6 @@ def log_likelihood_per_point(regressor: Any) -> tuple[float, float]:
 
 def _can_be_exact(model: Any) -> bool:
     return is_exact(model) and len(own_data(model)[1]) <= EXACT_UP_TO
-
-
-def relevance_of(regressor: Any) -> dict[str, float]:
-    """What each input contributes; nothing where that cannot be computed, for it must not cost anyone the rest."""
-    try:
-        return dict(regressor.relevance_)
-    except RTGPError:
-        return {}
 
 
 def facts_of(regressor: Any) -> dict[str, Any]:

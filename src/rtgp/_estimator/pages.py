@@ -12,6 +12,7 @@ import pandas as pd
 
 from rtgp._baselines import ExpertsModel, VariationalModel
 from rtgp._estimator.fitting import is_exact
+from rtgp._estimator.relevance import known_relevance
 from rtgp._estimator.words import likelihood_words, remark_on, run_of, value_words
 from rtgp._markup import pairs, text
 from rtgp._objectives.reading import own_data
@@ -121,15 +122,17 @@ def summary_of(regressor: Any, predictions: Predictions | None, advised: bool = 
     rows = [
         ("method", f"{type(regressor.method_).__name__} ({regressor.method_reason_})"),
         ("training", f"{result.steps} steps, {result.seconds:.1f} s: {result.message}"),
-        *highlights(regressor, predictions),
+        *highlights(regressor, predictions, known_relevance(regressor, asked=advised)),
     ]
     return Summary(tuple(rows), tuple(next_steps(regressor, predictions, {})) if advised else ())
 
 
-def highlights(regressor: Any, predictions: Predictions | None, most: int | None = None) -> list[tuple[str, str]]:
-    """What to know first; `most`: hyperparameters that are listed."""
+def highlights(
+    regressor: Any, predictions: Predictions | None, relevance: Mapping[str, float], most: int | None = None
+) -> list[tuple[str, str]]:
+    """What to know first. relevance: of inputs, where known; most: hyperparameters that are listed."""
     rows = score_words(predictions) if predictions is not None else []
-    values = value_words(regressor)
+    values = value_words(regressor, relevance)
     if most is not None and len(values) > most:
         values = [*values[:most], ("further hyperparameters", f"{len(values) - most}, in the table at the end")]
     return [*rows, ("log marginal likelihood", likelihood_words(regressor)), *values]
@@ -181,7 +184,7 @@ def report_of(
         runs=[run_of(regressor, name, predictions)],
         picture=shown,
         settings=settings,
-        highlights=highlights(regressor, predictions, MOST_VALUES),
+        highlights=highlights(regressor, predictions, known_relevance(regressor), MOST_VALUES),
         advice=next_steps(regressor, predictions, relevance),
         command=command,
         target=target,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rtgp.errors import RTGPError
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,17 @@ def relevances(
             moved[:, j] = there[:, j]
             found[name] = float(_half_square(at - mean(moved).double())) / total if total > 0.0 else 0.0
     return found
+
+
+def known_relevance(regressor: Any, asked: bool = True) -> dict[str, float]:
+    """Its `relevance_`, empty where that cannot be computed: it must not cost anyone the rest.
+
+    asked: whether to compute it, and not only to take what has been computed.
+    """
+    try:
+        return dict((regressor.relevance_ if asked else regressor._relevance) or {})
+    except RTGPError:
+        return {}
 
 
 def without_effect(name: str, relevance: Mapping[str, float], settings: RelevanceSettings = DEFAULT) -> bool:
