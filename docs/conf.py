@@ -54,3 +54,12 @@ html_copy_source = False
 html_show_sourcelink = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
+
+
+def _scroll_drawings(app, page, template, context, doctree):
+    if page == "walk":
+        app.add_css_file("drawings.css")
+
+
+def setup(app):
+    app.connect("html-page-context", _scroll_drawings)
