@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from rtgp._estimator.beginning import NAMES, Beginning, constraint_of, values_of
 from rtgp._estimator.kernel_words import WORDS, parse
-from rtgp._estimator.sklearn_kernels import is_of_sklearn, translated
 from rtgp._kernels import read_kernel
 from rtgp._kernels.formulas import MATERN, RBF
 from rtgp._kernels.names import name_inputs
@@ -46,6 +46,12 @@ class RegressionModel(ExactGP):
     def forward(self, x: Tensor) -> MultivariateNormal:
         mean = self.mean_module(x)
         return (SharedOutputs if mean.ndim == 2 else MultivariateNormal)(mean, self.covar_module(x))
+
+
+def is_of_sklearn(kernel: Any) -> bool:
+    """Whether scikit-learn made it; asked without loading its kernels, which whoever has one has loaded."""
+    theirs = sys.modules.get("sklearn.gaussian_process.kernels")
+    return theirs is not None and isinstance(kernel, theirs.Kernel)
 
 
 def named_kernel(name: str, dimension: int) -> kernels.Kernel:
@@ -153,6 +159,8 @@ def kernel_and_beginning(
             f"kernel='rbf'. Got {kernel!r:.80}: leave them out, or give a GPyTorch kernel with its values and bounds."
         )
     if is_of_sklearn(kernel):
+        from rtgp._estimator.sklearn_kernels import translated
+
         kernel, beginning = translated(kernel, columns, beginning)
     beginning.check_noise(known_noise)
     return kernel, replace(beginning, earlier={} if earlier is None else values_of(earlier.model_))

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtgp._estimator.beginning import NAMES
+from rtgp._estimator.beginning import NAMES, Beginning
 from rtgp._estimator.families import describe_model, make_model, one_of, targets_shape
 from rtgp._estimator.fitting import hyperparameters_of
 from rtgp._estimator.kernel_words import parse
-from rtgp._estimator.model import KERNELS, named_kernel
+from rtgp._estimator.model import KERNELS, is_of_sklearn, named_kernel
 from rtgp._estimator.preprocessing import Preprocessing, TargetScaling
-from rtgp._estimator.sklearn_kernels import kernel_of
 from rtgp._kernels.names import name_inputs
 from rtgp._memory import is_out_of_memory
 from rtgp._methods import on_one_process
@@ -130,7 +129,11 @@ def _describe(regressor: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         kernel = describe_kernel(one_of(regressor.model_).covar_module)  # words, or constraints that are not its name's
     if not isinstance(kernel, str) and not isinstance(regressor.kernel, str):
         # One of scikit-learn's is saved as what it was translated to.
-        own = kernel_of(regressor.kernel, regressor.n_features_in_)
+        own = regressor.kernel
+        if is_of_sklearn(own):
+            from rtgp._estimator.sklearn_kernels import translated
+
+            own, _ = translated(own, regressor.n_features_in_, Beginning())
         kernel = describe_kernel(one_of(regressor.model_).covar_module)
         settings["kernel"] = describe_kernel(own)
         tensors |= {f"kernel.{name}": value for name, value in state_without_priors(own).items()}

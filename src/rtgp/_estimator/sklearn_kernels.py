@@ -25,10 +25,6 @@ SUPPORTED = (
 _NUS = (0.5, 1.5, 2.5)
 
 
-def is_of_sklearn(kernel: Any) -> bool:
-    return isinstance(kernel, theirs.Kernel)
-
-
 def translated(kernel: theirs.Kernel, columns: int, beginning: Beginning) -> tuple[Kernel, Beginning]:
     """The GPyTorch kernel, and what a WhiteKernel says of the noise. columns: of the inputs."""
     said = beginning.noise_variance is not None or beginning.noise_bounds is not None
@@ -51,12 +47,6 @@ def translated(kernel: theirs.Kernel, columns: int, beginning: Beginning) -> tup
             noise_bounds=_bounds(noises[0].noise_level_bounds),
         )
     return made[0] if len(made) == 1 else gpytorch.kernels.AdditiveKernel(*made), beginning
-
-
-def kernel_of(kernel: Any, columns: int) -> Kernel:
-    """One of scikit-learn's translated, one of GPyTorch's as it is."""
-    found: Kernel = translated(kernel, columns, Beginning())[0] if is_of_sklearn(kernel) else kernel
-    return found
 
 
 def _summands(kernel: theirs.Kernel) -> list[theirs.Kernel]:
