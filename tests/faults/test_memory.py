@@ -41,8 +41,8 @@ WORDS = {
 @pytest.mark.parametrize(
     "scenes",
     [
-        ("cholesky", "dense", "covariance", "table"),
-        pytest.param(("cholesky_unasked", "drop_in", "tiled"), marks=pytest.mark.slow),
+        ("cholesky", "covariance", "table"),
+        pytest.param(("cholesky_unasked", "dense", "drop_in", "tiled"), marks=pytest.mark.slow),
     ],
     ids=lambda scenes: scenes[0],
 )
