@@ -2,7 +2,8 @@
 
 Every arm of a part is a process of its own, so that its peak memory is its own; the arms take turns, `--repeats` times.
 Rows: seconds, peak memory, and how good the choice was; of a loop each round as well, in results/botorch_rounds.csv. At
-the end of a part the ratio ours / plain is printed.
+the end of a part the ratio ours / plain is printed. `--most 3` ends the loop of plain BoTorch after the round in which
+it has taken three times what ours took in all: `rounds` says how many it had done by then.
 
     python benchmarks/bench_botorch.py thompson --n 20000 --paths 64
     python benchmarks/bench_botorch.py posterior --n 20000
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -152,7 +154,9 @@ def loop(arm: str, a: argparse.Namespace) -> Figures:
         X, Y = torch.cat([X, new]), torch.cat([Y, observed(new, generator)])
         regret = FUNCTION.optimal_value - float(FUNCTION(X).max())
         print(json.dumps({"round": number, "n": len(X) - len(new), "seconds": seconds, "regret": regret}), flush=True)
-    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret}
+        if time.perf_counter() - begin > a.seconds:
+            break
+    return {"seconds": time.perf_counter() - begin, "fitting": fitting, "regret": regret, "rounds": number}
 
 
 PARTS: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
@@ -170,9 +174,9 @@ def child(a: argparse.Namespace) -> None:
     print(json.dumps(found))
 
 
-def measured(a: argparse.Namespace, arm: str, seed: int, note: Callable[[Figures], None]) -> Figures:
+def measured(arm: str, seed: int, seconds: float, note: Callable[[Figures], None]) -> Figures:
     """What the process of an arm prints at its end; what it prints before, a line a round, is noted at once."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--child", arm, "--seed", str(seed)]
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", arm, "--seed", str(seed), "--seconds", str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         found: Figures = {}
@@ -210,6 +214,8 @@ def main() -> None:
     parser.add_argument("--method", default="auto", help="of wrap")
     parser.add_argument("--training", help="the method of the likelihood in the loop; the cheaper one if left out")
     parser.add_argument("--warm", action="store_true", help="the loop: begin at the last round's hyperparameters")
+    parser.add_argument("--most", type=float, help="of ours, seconds after which plain BoTorch's loop ends")
+    parser.add_argument("--seconds", type=float, default=math.inf, help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=ARMS, help=argparse.SUPPRESS)
     parser.add_argument("--dry", action="store_true", help="print only, append no rows")
     a = parser.parse_args()
@@ -220,7 +226,8 @@ def main() -> None:
         for repeat in range(a.repeats):
             for arm in ARMS if repeat % 2 == 0 else ARMS[::-1]:
                 what = {"part": a.part, "arm": arm, "botorch": botorch.__version__, "run_seed": seed, "repeat": repeat}
-                figures = measured(a, arm, seed, functools.partial(noted, a, what))
+                ours = found[ARMS[0]][-1]["seconds"] if a.most and arm != ARMS[0] else math.inf
+                figures = measured(arm, seed, (a.most or 1.0) * ours, functools.partial(noted, a, what))
                 found[arm].append(figures)
                 size = {"n": a.rounds * a.points if a.part == "loop" else a.n, "threads": a.threads}
                 print({**what, **size, **figures}, flush=True)
