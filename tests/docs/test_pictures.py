@@ -9,6 +9,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import budget
+import loop
 import matplotlib
 import optimum
 import pytest
@@ -25,7 +26,7 @@ def test_small(path) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("picture", [optimum, budget], ids=["optimum", "budget"])
+@pytest.mark.parametrize("picture", [optimum, budget, loop], ids=["optimum", "budget", "loop"])
 def test_drawn_from_the_rows(picture: ModuleType, theme: str) -> None:
     buffer = io.StringIO()
     with matplotlib.rc_context(picture.SETTINGS):
