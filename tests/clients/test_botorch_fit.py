@@ -180,6 +180,8 @@ def test_some_of_the_zoo(name):
 
 
 @pytest.mark.slow
+# BoTorch's relevance pursuit makes a number of a parameter, of which torch warns once in a process.
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar:UserWarning")
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_the_zoo(name):
     trained(name)
